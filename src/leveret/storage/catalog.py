@@ -1,0 +1,160 @@
+"""Which logs there are, and the checkpoint that says what each of them holds on disk.
+
+A checkpoint is the store's word on everything up to one ticket: logs, their segments with lengths, their
+cursors' snapshots. Whatever stands in the files beyond it counts for nothing; whatever came later is in the
+WAL. It is one JSON document in a file that is written whole (`durable.py`). The last two are kept, with all
+they name, so that a damaged one costs nothing: the one before and a longer piece of the WAL tell the same.
+
+Changes between checkpoints travel through the WAL as records of log 0, one JSON object each:
+{"create": spec}, {"alter": spec}, {"delete": id}, {"reserve": [id, offset]}.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, astuple, dataclass, field
+from typing import Any
+
+from leveret.storage import formats
+from leveret.storage.durable import read_whole, write_whole
+from leveret.storage.errors import Damage
+from leveret.storage.files import Files
+from leveret.storage.formats import FileHeader
+from leveret.storage.records import PERSISTENT, Message
+from leveret.storage.retention import Retention
+from leveret.storage.segment import Report, SegmentInfo
+
+CATALOG_LOG = 0
+_PREFIX = "checkpoint."
+
+
+@dataclass(frozen=True, slots=True)
+class LogSpec:
+    """What a log is. A journal has the log it belongs to as `parent` and the cursor's name as `name`."""
+
+    id: int
+    parent: int = 0
+    name: str = ""
+    label: str = ""
+    """The creator's own: the store keeps it and does not look at it."""
+    priorities: int = 0
+    retention: Retention = field(default_factory=Retention)
+
+    @property
+    def directory(self) -> str:
+        return f"logs/{self.parent:016x}/cursors/{self.name}" if self.parent else f"logs/{self.id:016x}"
+
+    @classmethod
+    def of(cls, fields: dict[str, Any]) -> LogSpec:
+        return cls(**{**fields, "retention": Retention(**fields["retention"])})
+
+
+@dataclass(slots=True)
+class LogImage:
+    """What a log holds on disk, as of a checkpoint."""
+
+    spec: LogSpec
+    next: int
+    reserved: int
+    snapshot: int = 0
+    """Journals: the number of the first entry that the cursor's snapshot does not know; 0 without one."""
+    segments: list[SegmentInfo] = field(default_factory=list)
+
+    def paths(self) -> Iterator[str]:
+        """Every file that it names."""
+        directory = self.spec.directory
+        for info in self.segments:
+            yield f"{directory}/msgs.{info.name}"
+            yield f"{directory}/index.{info.name}"
+        if self.snapshot:
+            yield snapshot_path(directory, self.snapshot)
+
+
+@dataclass(slots=True)
+class Checkpoint:
+    """The state of the store at one ticket. `clean` when it was closed there."""
+
+    number: int = 0
+    ticket: int = 0
+    clean: bool = True
+    next_id: int = 1
+    logs: dict[int, LogImage] = field(default_factory=dict)
+
+    def paths(self) -> set[str]:
+        return {path for image in self.logs.values() for path in image.paths()}
+
+    def encode(self) -> bytes:
+        logs = [
+            [
+                asdict(image.spec),
+                image.next,
+                image.reserved,
+                image.snapshot,
+                [astuple(s) for s in image.segments],
+            ]
+            for image in self.logs.values()
+        ]
+        document = {"ticket": self.ticket, "clean": self.clean, "next_id": self.next_id, "logs": logs}
+        return json.dumps(document, separators=(",", ":")).encode()
+
+    @classmethod
+    def decode(cls, number: int, content: bytes) -> Checkpoint:
+        document = json.loads(content)
+        logs = {}
+        for spec, next_, reserved, snapshot, segments in document.pop("logs"):
+            image = LogImage(LogSpec.of(spec), next_, reserved, snapshot, [SegmentInfo(*s) for s in segments])
+            logs[image.spec.id] = image
+        return cls(number=number, logs=logs, **document)
+
+    def apply(self, change: dict[str, Any]) -> None:
+        """One change from the WAL."""
+        if "create" in change:
+            spec = LogSpec.of(change["create"])
+            self.logs.setdefault(spec.id, LogImage(spec, 0, 0))
+            self.next_id = max(self.next_id, spec.id + 1)
+        elif "alter" in change:
+            spec = LogSpec.of(change["alter"])
+            self.logs[spec.id].spec = spec
+        elif "delete" in change:
+            self.logs.pop(change["delete"], None)
+        else:
+            id_, offset = change["reserve"]
+            if id_ in self.logs:
+                self.logs[id_].reserved = max(self.logs[id_].reserved, offset)
+
+
+def change(**what: Any) -> Message:
+    """A change as it goes into the WAL."""
+    return Message(b"", b"", b"", json.dumps(what, separators=(",", ":")).encode(), PERSISTENT)
+
+
+def snapshot_path(directory: str, number: int) -> str:
+    return f"{directory}/snapshot.{number:020d}"
+
+
+def write_checkpoint(files: Files, checkpoint: Checkpoint) -> None:
+    path = f"{_PREFIX}{checkpoint.number:016x}"
+    write_whole(files, path, FileHeader(formats.CHECKPOINT, 0, checkpoint.number), checkpoint.encode())
+
+
+def read_checkpoints(files: Files, report: Report) -> list[Checkpoint]:
+    """The readable ones, newest first; the damaged ones are reported."""
+    found = []
+    for name in sorted(_names(files), reverse=True):
+        content = read_whole(files, name, formats.CHECKPOINT)
+        if content is None:
+            report(Damage(name, 0, None, "a checkpoint is damaged; the other one is used"))
+        else:
+            found.append(Checkpoint.decode(int(name.removeprefix(_PREFIX), 16), content))
+    return found
+
+
+def drop_checkpoints(files: Files, *, keep: set[int]) -> None:
+    for name in _names(files):
+        if int(name.removeprefix(_PREFIX), 16) not in keep:
+            files.unlink(name)
+
+
+def _names(files: Files) -> list[str]:
+    return [n for n in files.names("") if n.startswith(_PREFIX) and not n.endswith(".new")]

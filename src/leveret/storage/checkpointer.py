@@ -1,0 +1,286 @@
+"""Checkpoints: what is in memory goes to the files, and the files get their say.
+
+In this order, and it matters: under the lock, freeze what is in memory and close the WAL round; sync the
+round; write segments, journals and snapshots; sync them; write the checkpoint that names them. Only then are
+they part of the store, and only after the *next* checkpoint is anything removed that this one does not name,
+so that each of the last two checkpoints finds all its files. A write that fails undoes the freeze and leaves
+everything as it was.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+from leveret.storage import formats, retention
+from leveret.storage.catalog import (
+    Checkpoint,
+    LogImage,
+    drop_checkpoints,
+    snapshot_path,
+    write_checkpoint,
+)
+from leveret.storage.cursor import Cursor
+from leveret.storage.durable import make_directory, sync_directory, write_whole
+from leveret.storage.errors import StorePoisoned, WriteFailed, write_failed
+from leveret.storage.files import Files
+from leveret.storage.formats import FileHeader
+from leveret.storage.journal import Outcome
+from leveret.storage.log import Log
+from leveret.storage.offsets import OffsetSet, Range
+from leveret.storage.progress import Progress
+from leveret.storage.records import Batch
+from leveret.storage.retention import Plan, SegmentView
+from leveret.storage.segment import Segment, SegmentInfo
+from leveret.storage.wal import Wal
+
+
+@dataclass(slots=True)
+class _Work:
+    """What a checkpoint does with one log."""
+
+    log: Log
+    plan: Plan
+    image: LogImage
+    progress: list[Progress] = field(default_factory=list)
+    """Copies of the progress of its cursors, as of the freeze."""
+    cursor: Cursor | None = None
+    """Of a journal whose cursor gets a new snapshot."""
+    segments: tuple[Segment, ...] = ()
+
+
+class Checkpointer:
+    """`last` is the newest checkpoint on disk."""
+
+    def __init__(
+        self, files: Files, wal: Wal, last: Checkpoint, *, snapshot_bytes: int, clock: Callable[[], int]
+    ) -> None:
+        self._files = files
+        self._wal = wal
+        self._snapshot_bytes = snapshot_bytes
+        self._clock = clock
+        self._running = threading.Lock()
+        self._doomed: list[str] = []
+        self.last = last
+
+    def run(
+        self, logs: Mapping[int, Log], *, next_id: Callable[[], int], deleted: list[str], clean: bool = False
+    ) -> None:
+        """One checkpoint. `deleted` are the directories ("…/") of logs that are gone; it is emptied."""
+        with self._running:
+            image = Checkpoint(number=self.last.number + 1, clean=clean)
+            work: list[_Work] = []
+            doomed: list[str] = []
+
+            def freeze() -> None:
+                self._freeze(logs, work, image)
+                image.next_id = next_id()
+                doomed.extend(deleted)
+                deleted.clear()
+
+            def thaw() -> None:
+                for each in work:
+                    each.log.thaw()
+                deleted.extend(doomed)
+
+            image.ticket = self._wal.sync_with(freeze, thaw)
+            try:
+                doomed.extend(self._write(work, image))
+            except (OSError, WriteFailed) as error:
+                with self._wal.lock:
+                    thaw()
+                if isinstance(error, OSError):
+                    raise write_failed(error, f"checkpoint {image.number}") from error
+                raise
+            except StorePoisoned as poisoned:
+                self._wal.poisoned = poisoned
+                raise
+            self._install(work, image, doomed)
+
+    def flush(self, log: Log) -> None:
+        """Writes what a log has in memory, for readers in other processes; it is synced with a checkpoint."""
+        with self._running:
+            with self._wal.lock:
+                log.freeze()
+                progress = [cursor.progress.copy() for cursor in log.cursors.values()]
+            try:
+                self._make_room(log)
+                segments = log.write(log.segments, _live(log, log.frozen(), progress))
+            except (OSError, WriteFailed) as error:
+                with self._wal.lock:
+                    log.thaw()
+                if isinstance(error, OSError):
+                    raise write_failed(error, log.spec.directory) from error
+                raise
+            with self._wal.lock:
+                log.install(segments)
+
+    # under the lock
+
+    def _freeze(self, logs: Mapping[int, Log], work: list[_Work], image: Checkpoint) -> None:
+        now_us = self._clock()
+        plans = {log.id: _plan_messages(log, now_us) for log in logs.values() if not log.spec.parent}
+        for log in logs.values():
+            if log.spec.parent:
+                cursor = logs[log.spec.parent].cursors[log.spec.name]
+                each = self._journal_work(log, cursor, now_us)
+            else:
+                each = _Work(log, plans[log.id], _image(log))
+                if log.has_pending or plans[log.id].rewrite:
+                    each.progress = [cursor.progress.copy() for cursor in log.cursors.values()]
+            log.freeze()
+            work.append(each)
+            image.logs[log.id] = each.image
+
+    def _journal_work(self, journal: Log, cursor: Cursor, now_us: int) -> _Work:
+        image = _image(journal, cursor.snapshot)
+        each = _Work(journal, Plan(), image)
+        if cursor.unsnapped_bytes > self._snapshot_bytes:
+            image.snapshot = journal.next
+            each.cursor = cursor
+            each.progress = [cursor.progress.copy()]
+        views = [
+            SegmentView(s.info, unsettled=0 if s.info.last < image.snapshot else s.info.rows)
+            for s in journal.segments
+        ]
+        each.plan = retention.plan(views, cursor.log.spec.retention, now_us)
+        return each
+
+    # without the lock
+
+    def _write(self, work: list[_Work], image: Checkpoint) -> list[str]:
+        """Writes and syncs everything, then the checkpoint; returns the files that are no longer named."""
+        doomed: list[str] = []
+        for each in work:
+            doomed.extend(self._write_log(each))
+            each.image.segments = [segment.info for segment in each.segments]
+        for each in work:
+            self._sync_log(each.log)
+            if each.cursor is not None:
+                doomed.extend(self._write_snapshot(each))
+        write_checkpoint(self._files, image)
+        return doomed
+
+    def _write_log(self, work: _Work) -> Iterator[str]:
+        log, plan = work.log, work.plan
+        rewrite, deleted, stamped = ({i.first for i in p} for p in (plan.rewrite, plan.delete, plan.settled))
+        kept = []
+        for segment in log.segments:
+            first = segment.info.first
+            if first in deleted:
+                yield from (segment.path, segment.index_path)
+            elif first in rewrite:
+                live = _live_ranges(work.progress, first, segment.info.last + 1)
+                kept.append(log.rewritten(segment, live))
+                yield from (segment.path, segment.index_path)
+            else:
+                if first in stamped:
+                    segment.info = replace(segment.info, settled_us=self._clock())
+                kept.append(segment)
+        batches = _live(log, log.frozen(), work.progress)
+        if log.frozen():
+            self._make_room(log)
+        work.segments = log.write(kept, batches)
+
+    def _make_room(self, log: Log) -> None:
+        if not log.has_directory:
+            make_directory(self._files, log.spec.directory)
+            log.has_directory = True
+
+    def _sync_log(self, log: Log) -> None:
+        if log.unsynced:
+            for segment in log.unsynced.values():
+                segment.sync()
+            sync_directory(self._files, log.spec.directory)
+            log.unsynced.clear()
+
+    def _write_snapshot(self, work: _Work) -> Iterator[str]:
+        cursor, journal, number = work.cursor, work.log, work.image.snapshot
+        assert cursor is not None
+        self._make_room(journal)
+        path = snapshot_path(journal.spec.directory, number)
+        header = FileHeader(formats.SNAPSHOT, journal.id, number)
+        write_whole(self._files, path, header, work.progress[0].encode())
+        if cursor.snapshot:
+            yield snapshot_path(journal.spec.directory, cursor.snapshot)
+
+    def _install(self, work: Iterable[_Work], image: Checkpoint, doomed: list[str]) -> None:
+        with self._wal.lock:
+            for each in work:
+                each.log.install(each.segments)
+                if each.cursor is not None:
+                    each.cursor.snapshot = each.image.snapshot
+                    each.cursor.unsnapped_bytes = 0
+        drop_checkpoints(self._files, keep={self.last.number, image.number})
+        for path in self._doomed:
+            with suppress(OSError):  # what can't be removed now is removed at the next start
+                self._remove(path)
+        self._doomed = doomed
+        self._wal.release(self.last.ticket)
+        self.last = image
+
+    def _remove(self, path: str) -> None:
+        if path.endswith("/"):
+            self._files.remove_directory(path.rstrip("/"))
+        else:
+            self._files.unlink(path)
+
+
+def _image(log: Log, snapshot: int = 0) -> LogImage:
+    return LogImage(log.spec, log.next, log.reserved, snapshot)
+
+
+def _plan_messages(log: Log, now_us: int) -> Plan:
+    """What retention does with a log of messages; what it expires is settled here and now."""
+    if not log.segments:
+        return Plan()
+    states = [cursor.progress for cursor in log.cursors.values()]
+    last = log.segments[-1]
+    views = []
+    for segment in log.segments:
+        first, stop = segment.info.first, segment.info.last + 1
+        views.append(
+            SegmentView(
+                segment.info,
+                unsettled=_unsettled(states, segment.info),
+                pinned=any(state.has_busy(first, stop) for state in states),
+                sealed=segment is not last or log.is_full(segment),
+            )
+        )
+    plan = retention.plan(views, log.spec.retention, now_us)
+    for info in plan.expire:
+        for cursor in log.cursors.values():
+            waiting = cursor.progress.ready_within(info.first, info.last + 1)
+            if waiting:
+                cursor.drop(waiting, Outcome.RETENTION)
+    return plan
+
+
+def _unsettled(states: list[Progress], info: SegmentInfo) -> int:
+    """Messages of a segment that some cursor has not settled; all of them when nobody reads the log."""
+    if not states:
+        return info.rows
+    counts = [state.unsettled_count(info.first, info.last + 1) for state in states]
+    if len(counts) == 1 or max(counts) == 0 or max(counts) >= retention.REWRITE_BELOW * info.rows:
+        return max(counts)
+    return sum(stop - start for start, stop in _live_ranges(states, info.first, info.last + 1))
+
+
+def _live_ranges(states: list[Progress], start: int, stop: int) -> list[Range]:
+    """What of [start, stop) some cursor has not settled."""
+    if len(states) == 1:
+        return list(states[0].settled.unsettled(start, stop))
+    live = OffsetSet(r for state in states for r in state.settled.unsettled(start, stop))
+    return list(live.ranges())
+
+
+def _live(log: Log, batches: Iterable[Batch], states: list[Progress]) -> Iterator[Batch]:
+    """The batches without the messages that everybody has settled, where the log need not keep those."""
+    if not states or log.spec.retention.keeps_dead:
+        yield from batches
+        return
+    for batch in batches:
+        for start, stop in _live_ranges(states, batch.first, batch.stop):
+            yield batch.slice(start, stop)

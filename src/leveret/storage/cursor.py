@@ -1,0 +1,148 @@
+"""A cursor: one reader group's durable progress over a log.
+
+Every change is one entry in the cursor's journal, collected into the current WAL round, and a change of
+`progress.py`'s state. Settlements are safe when the store says that their ticket is; deliveries are written
+down without anybody waiting for it. Because of that a *mark* is kept ahead of the deliveries: nothing at or
+above the durable mark is handed out, so that after an unclean stop everything that may have been delivered
+is known to lie below it and comes again as redelivered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from leveret.storage.errors import BadName
+from leveret.storage.journal import Entry, Kind, Outcome
+from leveret.storage.log import Log
+from leveret.storage.offsets import Range
+from leveret.storage.progress import Progress
+
+MARK_AHEAD = 65_536
+_NAME_BYTES_MAX = 200
+
+
+class Recorder(Protocol):
+    """What a cursor needs of the store."""
+
+    def record(self, cursor: Cursor, entry: Entry) -> int:
+        """Appends an entry to the cursor's journal; returns its ticket."""
+
+    @property
+    def safe_ticket(self) -> int: ...
+
+    def now_us(self) -> int: ...
+
+
+class Cursor:
+    """Made by the store: `cursor = store.create_cursor(log, "billing")`."""
+
+    def __init__(
+        self, recorder: Recorder, log: Log, journal: Log, progress: Progress, *, snapshot: int = 0
+    ) -> None:
+        self._recorder = recorder
+        self._mark_safe = progress.mark
+        self._mark_ticket = 0
+        self.log = log
+        self.journal = journal
+        self.progress = progress
+        self.snapshot = snapshot
+        """The number of the first entry that the snapshot on disk does not know."""
+        self.unsnapped_bytes = 0
+        """Bytes of entries since that snapshot."""
+
+    def __repr__(self) -> str:
+        return f"Cursor({self.name!r} of log {self.log.id}, low {self.progress.low})"
+
+    @property
+    def name(self) -> str:
+        return self.journal.spec.name
+
+    def take(self, n: int, *, who: bytes = b"", before: int | None = None) -> list[Range]:
+        """The next `n` messages that are ready (and below `before`) go into flight, to `who`.
+
+        Fewer come when no more are ready, or when the durable mark is reached: then the next sync moves it.
+        """
+        recorder = self._recorder
+        self.progress.wake(recorder.now_us())
+        limit = self._safe_mark()
+        taken = self.progress.take(n, before=limit if before is None else min(limit, before))
+        if taken:
+            recorder.record(self, Entry(Kind.DELIVERED, taken, who=who))
+        self._move_mark(max((stop for _, stop in taken), default=0))
+        return taken
+
+    def settle(self, ranges: Sequence[Range], outcome: Outcome = Outcome.ACKED, *, who: bytes = b"") -> int:
+        """What was taken is done with. `NotInFlight`, and no change, when some of it was not taken."""
+        self.progress.settle(ranges)
+        return self._recorder.record(self, Entry(Kind.SETTLED, ranges, outcome, who))
+
+    def give_back(
+        self, ranges: Sequence[Range], *, not_before_us: int = 0, counted: bool = True, who: bytes = b""
+    ) -> int:
+        """What was taken goes back to its place, now or not before a time; its delivery count grows."""
+        self.progress.give_back(ranges, not_before_us=not_before_us, counted=counted)
+        entry = Entry(Kind.RETURNED, ranges, int(counted), who, not_before_us)
+        return self._recorder.record(self, entry)
+
+    def drop(self, ranges: Sequence[Range], outcome: Outcome, *, who: bytes = b"") -> int:
+        """What nobody has taken (ready or delayed) is settled: expired, purged, over a limit."""
+        self.progress.drop(ranges)
+        return self._recorder.record(self, Entry(Kind.SETTLED, ranges, outcome, who))
+
+    def note_synced(self, ranges: Sequence[Range]) -> int:
+        """For the audit: these offsets are durable now."""
+        return self._recorder.record(self, Entry(Kind.SYNCED, ranges))
+
+    def delivery_count(self, offset: int) -> int:
+        """How often a message was returned."""
+        return self.progress.counts.get(offset, 0)
+
+    def is_redelivered(self, offset: int) -> bool:
+        """Whether it may have been delivered before."""
+        return self.progress.is_redelivered(offset)
+
+    def reopen(self, *, clean: bool, transient: Sequence[Range]) -> None:
+        """After a restart: what was in flight comes back, what is gone is settled."""
+        progress = self.progress
+        if not clean:
+            progress.redelivered_below = progress.mark
+            self._recorder.record(self, Entry(Kind.REOPENED, [(0, progress.mark)]))
+        absent = progress.open(self.log.present(), self.log.next)
+        if absent:
+            self._recorder.record(self, Entry(Kind.SETTLED, absent, Outcome.RESTART))
+        in_flight = list(progress.in_flight.ranges())
+        if in_flight:
+            self.give_back(in_flight)
+        gone = [r for start, stop in transient for r in progress.settled.unsettled(start, stop)]
+        if gone:
+            self.drop(gone, Outcome.RESTART)
+        if progress.priorities:
+            progress.prioritise(self.log.priorities())
+
+    def start(self) -> None:
+        """The first entries of a new cursor: where it begins, and a first mark."""
+        self._recorder.record(self, Entry(Kind.STARTED, [(0, self.progress.low)]))
+        self._move_mark(self.progress.low)
+
+    def _safe_mark(self) -> int:
+        if self._mark_ticket and self._mark_ticket <= self._recorder.safe_ticket:
+            self._mark_safe, self._mark_ticket = self.progress.mark, 0
+        return self._mark_safe
+
+    def _move_mark(self, delivered: int) -> None:
+        """Reserves ahead when half of the last reservation is used; not before that one is safe."""
+        if not self._mark_ticket and self.progress.mark - delivered < MARK_AHEAD // 2:
+            self.progress.mark = delivered + MARK_AHEAD
+            entry = Entry(Kind.MARKED, [(0, self.progress.mark)])
+            self._mark_ticket = self._recorder.record(self, entry)
+
+
+def check_name(name: str) -> None:
+    """A cursor's name is a directory's name too."""
+    plain = name and name.isprintable() and "/" not in name and not name.startswith(".")
+    if not plain or len(name.encode()) > _NAME_BYTES_MAX:
+        raise BadName(
+            f"{name!r} can't be a cursor's name",
+            hint="Use 1 to 200 bytes of printable characters without a slash, not beginning with a dot.",
+        )

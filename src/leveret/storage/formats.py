@@ -1,0 +1,54 @@
+"""What every file of a data directory begins with: 64 bytes that say what it is and in which version.
+
+    magic 8 B "LEVERET\\0" | version u32 | kind 4 B | id u64 | number u64 | 24 B zero | checksum u64
+
+The checksum is xxh3 of the 56 bytes before it. A header that is intact and newer than this code is refused
+(`UnknownFormat`); one that is not intact is damage, which the caller names and works around: what follows
+in the file carries checksums of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from struct import Struct
+
+from xxhash import xxh3_64_intdigest
+
+from leveret.storage.errors import UnknownFormat
+
+VERSION = 1
+MAGIC = b"LEVERET\x00"
+HEADER_BYTES = 64
+
+SEGMENT = b"SEGM"
+INDEX = b"INDX"
+WAL = b"WAL\x00"
+CHECKPOINT = b"CHKP"
+SNAPSHOT = b"SNAP"
+
+_FIELDS = Struct("<8sI4sQQ24x")
+_CHECKSUM = Struct("<Q")
+
+
+@dataclass(frozen=True, slots=True)
+class FileHeader:
+    """`id` is the log's, `number` the first offset, the generation, or whatever the kind of file counts."""
+
+    kind: bytes
+    id: int
+    number: int
+
+    def encode(self) -> bytes:
+        fields = _FIELDS.pack(MAGIC, VERSION, self.kind, self.id, self.number)
+        return fields + _CHECKSUM.pack(xxh3_64_intdigest(fields))
+
+
+def read_header(data: bytes, path: str, kind: bytes) -> FileHeader | None:
+    """The header at the start of `data`; None when it is damaged; `UnknownFormat` when it is not for us."""
+    fields = data[: _FIELDS.size]
+    if len(data) < HEADER_BYTES or _CHECKSUM.unpack_from(data, _FIELDS.size)[0] != xxh3_64_intdigest(fields):
+        return None
+    magic, version, found, id_, number = _FIELDS.unpack(fields)
+    if magic != MAGIC or version != VERSION or found != kind:
+        raise UnknownFormat(path, found=version, supported=VERSION)
+    return FileHeader(found, id_, number)

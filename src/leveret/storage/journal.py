@@ -1,0 +1,94 @@
+"""What a cursor's journal says, entry by entry.
+
+A journal is a log like any other (`log.py`), so that it is written, synced, recovered, rolled, deleted and
+read into Arrow by the same code; its records are entries. The fields of a record carry them:
+
+    offset, time   the entry's number, and when it happened
+    flags          PERSISTENT | kind << 1
+    priority       the outcome of a settlement; 1 for a return that is counted
+    routing key    who: the consumer's name
+    header         not before: u64 (us); empty when there is no delay
+    body           ranges of offsets: (start u64, stop u64) each
+
+State is the fold of the entries in order: `cursor.py` has the fold.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from enum import IntEnum
+from itertools import chain
+from typing import NamedTuple
+
+from leveret.storage.offsets import Range
+from leveret.storage.records import PERSISTENT, Message, Record
+
+
+class Kind(IntEnum):
+    """What an entry tells."""
+
+    STARTED = 1
+    """The cursor begins at the stop of the range; what is below does not concern it."""
+    DELIVERED = 2
+    SETTLED = 3
+    RETURNED = 4
+    MARKED = 5
+    """Anything below the stop of the range may have been delivered by now."""
+    SYNCED = 6
+    """These offsets were durable at the entry's time: for the audit."""
+    REOPENED = 7
+    """After an unclean stop: anything below the stop of the range may have been delivered before."""
+
+
+class Outcome(IntEnum):
+    """How a message was settled."""
+
+    ACKED = 1
+    REJECTED = 2
+    DEAD_LETTERED = 3
+    EXPIRED = 4
+    DROPPED = 5
+    """To keep a length limit."""
+    PURGED = 6
+    SENT_TO_REJECTS = 7
+    SKIPPED = 8
+    RETENTION = 9
+    RESTART = 10
+    """A transient message, or one that never became durable, when the store was opened again."""
+    DAMAGED = 11
+
+
+class Entry(NamedTuple):
+    """One entry: `Entry(Kind.SETTLED, [(5, 9)], outcome=Outcome.ACKED, who=b"ctag-1")`."""
+
+    kind: Kind
+    ranges: Sequence[Range]
+    outcome: int = 0
+    who: bytes = b""
+    not_before_us: int = 0
+    time_us: int = 0
+
+    def message(self) -> Message:
+        """As it is appended to a journal; the time is the append's."""
+        return Message(
+            b"",
+            self.who,
+            self.not_before_us.to_bytes(8, "little") if self.not_before_us else b"",
+            array("Q", chain.from_iterable(self.ranges)).tobytes(),
+            PERSISTENT | self.kind << 1,
+            self.outcome,
+        )
+
+    @classmethod
+    def of(cls, record: Record) -> Entry:
+        """As it is read from a journal."""
+        flat = array("Q", record.body)
+        return cls(
+            Kind(record.flags >> 1),
+            list(zip(flat[::2], flat[1::2], strict=True)),
+            record.priority,
+            record.routing_key,
+            int.from_bytes(record.header, "little"),
+            record.time_us,
+        )

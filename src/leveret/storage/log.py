@@ -1,0 +1,258 @@
+"""A log: an append-only sequence of messages with dense, growing offsets.
+
+New batches stay in memory until a checkpoint (or a reader in another process) asks for them to be written;
+until then the WAL keeps them safe. So blocks in the files are large however small the appends were, and a
+message that is settled soon is never written a second time. Reading looks in memory first, then in the
+segments. Journals are logs too. What is durable, and in which order things happen, is left to `store.py`.
+
+The rule: offsets are issued once, ever. They are taken from a durable reservation; after an unclean stop
+numbering goes on above it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter, itemgetter
+from typing import TYPE_CHECKING
+
+from leveret.storage.catalog import LogImage
+from leveret.storage.errors import BadRequest, OffsetOutOfRange
+from leveret.storage.files import Files
+from leveret.storage.offsets import Range
+from leveret.storage.records import Batch, Message, Record, batch_bytes, size_of
+from leveret.storage.segment import Block, Report, Segment, SegmentInfo
+
+if TYPE_CHECKING:
+    from leveret.storage.cursor import Cursor
+
+MESSAGE_BYTES_MAX = 1 << 30
+_NAME_BYTES_MAX = 255
+_CACHED_BLOCKS = 16
+
+_first_of_batch = itemgetter(0)
+_offset_of = itemgetter(0)
+_first_of_segment = attrgetter("info.first")
+
+
+class BlockCache:
+    """The blocks that were read last, decoded, for all logs of a store."""
+
+    def __init__(self) -> None:
+        self._blocks: OrderedDict[tuple[str, int], list[Record]] = OrderedDict()
+
+    def load(self, segment: Segment, block: Block) -> list[Record]:
+        key = (segment.path, block.position)
+        found = self._blocks.get(key)
+        if found is None:
+            found = self._blocks[key] = segment.load(block)
+            if len(self._blocks) > _CACHED_BLOCKS:
+                self._blocks.popitem(last=False)
+        else:
+            self._blocks.move_to_end(key)
+        return found
+
+
+class Log:
+    """Made by the store. `next` is the offset the next message will get."""
+
+    def __init__(
+        self, files: Files, image: LogImage, *, report: Report, cache: BlockCache, segment_bytes: int
+    ) -> None:
+        self._files = files
+        self._report = report
+        self._cache = cache
+        self._segment_bytes = segment_bytes
+        self._pending: list[Batch] = []
+        self._frozen: list[Batch] = []
+        self._frozen_bytes = 0
+        self.spec = image.spec
+        self.next = image.next
+        self.reserved = image.reserved
+        self.reserved_safe = image.reserved
+        """The part of the reservation that is durable."""
+        self.reserve_ticket = 0
+        self.pending_bytes = 0
+        self.segments = tuple(self._segment(info) for info in image.segments)
+        self.has_directory = bool(image.segments or image.snapshot)
+        self.unsynced: dict[str, Segment] = {}
+        """Segments that were written since they were last synced, by path."""
+        self.cursors: dict[str, Cursor] = {}
+
+    def __repr__(self) -> str:
+        return f"Log({self.id}, {self.first}..{self.next}, {len(self.segments)} segments)"
+
+    @property
+    def id(self) -> int:
+        return self.spec.id
+
+    @property
+    def first(self) -> int:
+        """No offset below this is here any more."""
+        if self.segments:
+            return self.segments[0].info.first
+        for batches in (self._frozen, self._pending):
+            if batches:
+                return batches[0].first
+        return self.next
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes in segments and in memory."""
+        return self.pending_bytes + sum(segment.info.length_bytes for segment in self.segments)
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether there is something in memory that a checkpoint would write."""
+        return bool(self._pending or self._frozen)
+
+    def is_full(self, segment: Segment) -> bool:
+        """Whether the next batch would begin a new segment."""
+        return segment.info.length_bytes >= self._segment_bytes
+
+    # appending
+
+    def add(self, batch: Batch, size: int) -> None:
+        """Takes a batch whose offsets go on from `next`, or jump ahead of it after a restart."""
+        self._pending.append(batch)
+        self.pending_bytes += size
+        self.next = batch.stop
+
+    # reading
+
+    def read(self, ranges: Iterable[Range]) -> list[Record]:
+        """The records in the ranges, in their order; settled ones may be gone, damaged ones are left out."""
+        found: list[Record] = []
+        for start, stop in ranges:
+            self.check_range(start, stop)
+            memory = (self._frozen, self._pending)  # before the segments: a checkpoint moves the other way
+            memory_from = next((batches[0].first for batches in memory if batches), stop)
+            if start < memory_from:
+                found.extend(self._from_segments(start, stop))
+            for batches in memory:
+                found.extend(_from_batches(batches, start, stop))
+        return found
+
+    def read_one(self, offset: int) -> Record | None:
+        """The record at an offset; None when it is gone."""
+        found = self.read([(offset, offset + 1)])
+        return found[0] if found else None
+
+    def check_range(self, start: int, stop: int) -> None:
+        if not 0 <= start < stop <= self.next:
+            raise OffsetOutOfRange(f"offsets {start} to {stop} of a log that ends at {self.next}")
+
+    def _from_segments(self, start: int, stop: int) -> Iterator[Record]:
+        segments = self.segments
+        at = max(0, bisect_right(segments, start, key=_first_of_segment) - 1)
+        for segment in segments[at:]:
+            if segment.info.first >= stop:
+                return
+            blocks = segment.blocks()
+            for block in blocks[max(0, bisect_right(blocks, start, key=_first_of_batch) - 1) :]:
+                if block.first >= stop:
+                    return
+                if block.last >= start:
+                    loaded = self._cache.load(segment, block)
+                    low = bisect_left(loaded, start, key=_offset_of)
+                    yield from loaded[low : bisect_left(loaded, stop, key=_offset_of)]
+
+    def present(self) -> Iterator[Range]:
+        """The offsets that are there, as runs that ascend."""
+        for segment in self.segments:
+            yield from segment.present()
+        for batches in (self._frozen, self._pending):
+            for batch in batches:
+                yield batch.first, batch.stop
+
+    def priorities(self) -> Iterator[tuple[int, int]]:
+        """Offset and priority of every message that has one, in segments."""
+        for segment in self.segments:
+            yield from segment.priorities()
+
+    # writing, in a checkpoint
+
+    def freeze(self) -> None:
+        """What is in memory now will be written; what comes later waits for the next time."""
+        self._frozen, self._pending = self._pending, []
+        self._frozen_bytes, self.pending_bytes = self.pending_bytes, 0
+
+    def thaw(self) -> None:
+        """Undoes `freeze`."""
+        self._pending = self._frozen + self._pending
+        self.pending_bytes += self._frozen_bytes
+        self._frozen = []
+
+    def frozen(self) -> Sequence[Batch]:
+        return self._frozen
+
+    def write(self, kept: Iterable[Segment], batches: Iterable[Batch]) -> tuple[Segment, ...]:
+        """Writes batches behind these segments; returns all of them as they are then. Nothing is synced."""
+        segments = list(kept)
+        for part in self._by_segment(segments, batches):
+            if not segments or self.is_full(segments[-1]):
+                segments.append(self._segment(SegmentInfo(first=part[0].first)))
+            segments[-1] = segments[-1].extended(part)
+            self.unsynced[segments[-1].path] = segments[-1]
+        return tuple(segments)
+
+    def install(self, segments: tuple[Segment, ...]) -> None:
+        """What was frozen is in these segments now."""
+        self.segments = segments
+        self._frozen = []
+
+    def prepend(self, infos: Iterable[SegmentInfo]) -> None:
+        """Takes back older segments, when what made them superfluous turned out to be damaged."""
+        older = [info for info in infos if not self.segments or info.last < self.segments[0].info.first]
+        self.segments = (*map(self._segment, older), *self.segments)
+
+    def rewritten(self, segment: Segment, live: Iterable[Range]) -> Segment:
+        """A copy of a segment with its live records only, under the next edition."""
+        info = SegmentInfo(first=segment.info.first, edition=segment.info.edition + 1)
+        batches = (Batch(r.offset, r.time_us, [Message(*r[2:])]) for r in segment.records(live))
+        copy = self._segment(info).extended(batches)
+        self.unsynced[copy.path] = copy
+        return copy
+
+    def _by_segment(self, segments: list[Segment], batches: Iterable[Batch]) -> Iterator[list[Batch]]:
+        """Cuts the batches where a segment is full."""
+        part: list[Batch] = []
+        size = segments[-1].info.length_bytes if segments else 0
+        for batch in batches:
+            part.append(batch)
+            size += size_of(batch.messages) + batch_bytes(len(batch.messages))
+            if size >= self._segment_bytes:
+                yield part
+                part, size = [], 0
+        if part:
+            yield part
+
+    def _segment(self, info: SegmentInfo) -> Segment:
+        return Segment(self._files, self.spec.directory, info, log_id=self.id, report=self._report)
+
+
+def check_messages(messages: Sequence[Message]) -> int:
+    """Bytes of data in the messages; `BadRequest` when one does not fit the format."""
+    if not messages:
+        raise BadRequest("an append without messages", hint="Append at least one.")
+    exchanges, keys, headers, bodies, flags, priorities = zip(*messages, strict=True)
+    names = max(max(map(len, exchanges)), max(map(len, keys)))
+    size = sum(map(len, bodies)) + sum(map(len, headers)) + sum(map(len, exchanges)) + sum(map(len, keys))
+    if names > _NAME_BYTES_MAX or max(flags) > 0x7F or max(priorities) > 0xFF or min(flags + priorities) < 0:
+        raise BadRequest(
+            "a message whose exchange, routing key, flags or priority does not fit",
+            hint="Names have at most 255 bytes, flags 7 bits, a priority 8 bits.",
+        )
+    if size > MESSAGE_BYTES_MAX and max(map(len, bodies)) > MESSAGE_BYTES_MAX:
+        raise BadRequest("a message of more than 1 GiB", hint="Store it elsewhere and send a reference.")
+    return size
+
+
+def _from_batches(batches: Sequence[Batch], start: int, stop: int) -> Iterator[Record]:
+    at = max(0, bisect_right(batches, start, key=_first_of_batch) - 1)
+    while at < len(batches) and batches[at].first < stop:
+        batch = batches[at]
+        if batch.stop > start:
+            yield from batch.records(start, stop)
+        at += 1

@@ -1,0 +1,347 @@
+"""A reader group's progress over a log: which offsets are ready, in flight, delayed, settled.
+
+This is the state alone, without a disk, a clock or a journal: `cursor.py` writes every change to the journal
+and then applies it here, and `apply` folds the journal's entries back into the same state after a restart.
+Ready means: present in the log, not settled, not in flight, and due; it is handed out highest priority first,
+then lowest offset, so that what is returned comes back at its original place.
+
+The rule: an offset is in exactly one of ready, in flight, delayed, settled; and checks come before changes.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from heapq import heapify, heappop, heappush
+from itertools import chain
+from struct import Struct
+
+from leveret.storage.ackset import AckSet
+from leveret.storage.errors import BadRequest, NotInFlight
+from leveret.storage.journal import Entry, Kind
+from leveret.storage.offsets import OffsetSet, Range
+
+_DUE_SHIFT = 64
+_OFFSET_MASK = (1 << _DUE_SHIFT) - 1
+_SECTIONS = Struct("<QQQQQQ")
+
+
+class Progress:
+    """`priorities` is the highest priority that makes a difference; 0 for a plain queue."""
+
+    def __init__(self, *, start: int = 0, priorities: int = 0) -> None:
+        self.settled = AckSet(start)
+        self.in_flight = OffsetSet()
+        self.delayed = OffsetSet()
+        self.counts: dict[int, int] = {}
+        """How often an unsettled offset was returned; an offset that is in here has been delivered before."""
+        self.mark = start
+        """No offset at or above it has been delivered."""
+        self.redelivered_below = 0
+        """After an unclean stop nobody knows which of these were delivered: all of them may have been."""
+        self._due: list[int] = []  # a heap of due time << 64 | offset: 48 bytes a delay, and no scans
+        self._ready = [OffsetSet() for _ in range(priorities + 1)]
+        self._levels = [OffsetSet() for _ in range(priorities + 1)]  # unsettled, by priority; [0] unused
+
+    # what there is
+
+    @property
+    def priorities(self) -> int:
+        """The highest priority that makes a difference."""
+        return len(self._ready) - 1
+
+    @property
+    def low(self) -> int:
+        """The lowest offset that is not settled."""
+        return self.settled.low
+
+    @property
+    def ready(self) -> int:
+        """How many can be taken now."""
+        return sum(map(len, self._ready))
+
+    @property
+    def span(self) -> int:
+        """From the lowest unsettled offset to the highest that was taken."""
+        last = self.in_flight.last()
+        highest = max(self.settled.highest, -1 if last is None else last)
+        return max(0, highest + 1 - self.settled.low)
+
+    @property
+    def next_due_us(self) -> int | None:
+        """When the next delay ends."""
+        return self._due[0] >> _DUE_SHIFT if self._due else None
+
+    def delays(self) -> Iterator[tuple[int, int]]:
+        """Offsets that are delayed, and until when, soonest first."""
+        for each in sorted(self._due):
+            if each & _OFFSET_MASK in self.delayed:
+                yield each & _OFFSET_MASK, each >> _DUE_SHIFT
+
+    def is_redelivered(self, offset: int) -> bool:
+        return offset < self.redelivered_below or offset in self.counts
+
+    def unsettled_count(self, start: int, stop: int) -> int:
+        """How many offsets of [start, stop) are not settled."""
+        start = max(start, self.settled.low)
+        return stop - start - self.settled.settled_above.count(start, stop) if start < stop else 0
+
+    def has_busy(self, start: int, stop: int) -> bool:
+        """Whether an offset of [start, stop) is in flight or delayed."""
+        return any(each.count(start, stop) for each in (self.in_flight, self.delayed))
+
+    def ready_within(self, start: int, stop: int) -> list[Range]:
+        """What of [start, stop) is ready."""
+        return list(OffsetSet(r for level in self._ready for r in level.ranges(start, stop)).ranges())
+
+    def ready_ranges(self) -> Iterator[Range]:
+        """What can be taken, in the order in which it would be."""
+        for level in reversed(self._ready):
+            yield from level.ranges()
+
+    # changes
+
+    def extend(self, start: int, stop: int, priorities: Sequence[int] = ()) -> None:
+        """These offsets are now in the log."""
+        if len(self._ready) == 1 or not any(priorities):
+            self._ready[0].add(start, stop)
+            return
+        highest = len(self._ready) - 1
+        for offset, priority in enumerate(priorities, start):
+            level = min(priority, highest)
+            self._ready[level].add(offset, offset + 1)
+            if level:
+                self._levels[level].add(offset, offset + 1)
+
+    def take(self, n: int, *, before: int) -> list[Range]:
+        """Moves the next `n` that are ready and below `before` into flight."""
+        taken: list[Range] = []
+        for level in reversed(self._ready):
+            got = level.take(n, before=before)
+            taken += got
+            n -= sum(stop - start for start, stop in got)
+            if n <= 0:
+                break
+        self.in_flight.add_many(taken)
+        return taken
+
+    def wake(self, now_us: int) -> int:
+        """Moves what is due from delayed to ready; says how many."""
+        woken = 0
+        due = self._due
+        while due and due[0] >> _DUE_SHIFT <= now_us:
+            offset = heappop(due) & _OFFSET_MASK
+            if self.delayed.remove(offset, offset + 1):
+                self._ready[self._level(offset)].add(offset, offset + 1)
+                woken += 1
+        return woken
+
+    def settle(self, ranges: Sequence[Range]) -> None:
+        """From in flight to settled."""
+        self._leave_flight(ranges)
+        self._settle(ranges)
+
+    def drop(self, ranges: Sequence[Range]) -> None:
+        """From ready or delayed to settled: expired, purged, over a limit, lost with a restart."""
+        self.check_waiting(ranges)
+        for level in self._ready:
+            level.remove_many(ranges)
+        self.delayed.remove_many(ranges)
+        self._settle(ranges)
+
+    def give_back(self, ranges: Sequence[Range], *, not_before_us: int = 0, counted: bool = True) -> None:
+        """From in flight to ready, at the original place, or to delayed until a time."""
+        self._leave_flight(ranges)
+        self._count(ranges, counted)
+        if not_before_us:
+            self._delay(ranges, not_before_us)
+        elif len(self._ready) == 1:
+            self._ready[0].add_many(ranges)
+        else:
+            for start, stop in ranges:
+                for offset in range(start, stop):
+                    self._ready[self._level(offset)].add(offset, offset + 1)
+
+    def check_waiting(self, ranges: Sequence[Range]) -> None:
+        """Raises unless each of these is ready or delayed, once."""
+        _check_disjoint(ranges)
+        sets = (*self._ready, self.delayed)
+        for start, stop in ranges:
+            if sum(each.count(start, stop) for each in sets) != stop - start:
+                raise BadRequest(
+                    f"offsets {start} to {stop - 1} are not all waiting to be delivered",
+                    hint="Settle what is in flight with an ack or a reject; what is settled stays settled.",
+                )
+
+    def check_in_flight(self, ranges: Sequence[Range]) -> None:
+        """Raises unless each of these is in flight, once."""
+        _check_disjoint(ranges)
+        for start, stop in ranges:
+            if not self.in_flight.covers(start, stop):
+                raise _not_in_flight(start, stop)
+
+    def _leave_flight(self, ranges: Sequence[Range]) -> None:
+        """Takes them out of flight in one pass; puts them back and raises when some were not in flight."""
+        wanted = 0
+        for start, stop in ranges:
+            wanted += stop - start
+        if self.in_flight.remove_many(ranges) != wanted:
+            for start, stop in ranges:
+                self.in_flight.add_many(list(self._was_in_flight(start, min(stop, self.mark))))
+            _check_disjoint(ranges)
+            self.check_in_flight(ranges)
+
+    def _was_in_flight(self, start: int, stop: int) -> Iterator[Range]:
+        """An offset below the mark that is neither settled nor waiting can only have been in flight."""
+        if start < stop:
+            waiting = (*self._ready, self.delayed)
+            for first, end in self.settled.unsettled(start, stop):
+                for offset in range(first, end):
+                    if not any(offset in each for each in waiting):
+                        yield offset, offset + 1
+
+    def _settle(self, ranges: Sequence[Range]) -> None:
+        self.settled.settle_many(ranges)
+        if self.counts:
+            self._forget_counts(ranges)
+        for level in self._levels[1:]:
+            level.remove_many(ranges)
+
+    def _forget_counts(self, ranges: Sequence[Range]) -> None:
+        if sum(stop - start for start, stop in ranges) <= len(self.counts):
+            for start, stop in ranges:
+                for offset in range(start, stop):
+                    self.counts.pop(offset, None)
+        else:
+            settled = self.settled
+            self.counts = {offset: n for offset, n in self.counts.items() if offset not in settled}
+
+    def _count(self, ranges: Sequence[Range], counted: bool) -> None:
+        counts = self.counts
+        for start, stop in ranges:
+            for offset in range(start, stop):
+                counts[offset] = counts.get(offset, 0) + counted
+
+    def _delay(self, ranges: Sequence[Range], not_before_us: int) -> None:
+        self.delayed.add_many(ranges)
+        due = not_before_us << _DUE_SHIFT
+        for start, stop in ranges:
+            for offset in range(start, stop):
+                heappush(self._due, due | offset)
+
+    def _level(self, offset: int) -> int:
+        for level in range(len(self._levels) - 1, 0, -1):
+            if offset in self._levels[level]:
+                return level
+        return 0
+
+    # after a restart
+
+    def apply(self, entry: Entry) -> None:
+        """Folds one entry of the journal in. Ready is not known yet: `open` finds it when all are in."""
+        ranges = entry.ranges
+        if entry.kind is Kind.STARTED:
+            self.settled = AckSet(ranges[0][1])
+            self.mark = max(self.mark, ranges[0][1])
+        elif entry.kind is Kind.DELIVERED:
+            self.delayed.remove_many(ranges)
+            self.in_flight.add_many(ranges)
+        elif entry.kind is Kind.SETTLED:
+            self.in_flight.remove_many(ranges)
+            self.delayed.remove_many(ranges)
+            self._settle(ranges)
+        elif entry.kind is Kind.RETURNED:
+            self.in_flight.remove_many(ranges)
+            self._count(ranges, counted=bool(entry.outcome))
+            if entry.not_before_us:
+                self.delayed.add_many(ranges)
+                due = entry.not_before_us << _DUE_SHIFT
+                self._due.extend(due | offset for start, stop in ranges for offset in range(start, stop))
+        elif entry.kind is Kind.MARKED:
+            self.mark = max(self.mark, ranges[0][1])
+        elif entry.kind is Kind.REOPENED:
+            self.redelivered_below = max(self.redelivered_below, ranges[0][1])
+
+    def open(self, present: Iterable[Range], stop: int) -> list[Range]:
+        """Makes ready what is present; settles, and returns, what is neither present nor settled."""
+        latest = {each & _OFFSET_MASK: each for each in self._due}  # a later entry replaces an earlier one
+        self._due = [each for offset, each in latest.items() if offset in self.delayed]
+        heapify(self._due)
+        there = OffsetSet(present)
+        ready = self._ready[0]
+        for start, end in there.ranges(self.settled.low):
+            ready.add_many(list(self.settled.unsettled(start, end)))
+        for taken in (self.in_flight, self.delayed):
+            ready.remove_many(list(taken.ranges()))
+        absent = OffsetSet()
+        if self.settled.low < stop:
+            absent.add_many(list(self.settled.unsettled(self.settled.low, stop)))
+        absent.remove_many(list(there.ranges()))
+        gone = list(absent.ranges())
+        for busy in (self.in_flight, self.delayed):
+            busy.remove_many(gone)
+        self._settle(gone)
+        return gone
+
+    def prioritise(self, offsets: Iterable[tuple[int, int]]) -> None:
+        """Gives ready and delayed offsets their priorities: (offset, priority), after `open`."""
+        for offset, priority in offsets:
+            level = min(priority, len(self._ready) - 1)
+            if level and offset not in self.settled:
+                self._levels[level].add(offset, offset + 1)
+                if self._ready[0].remove(offset, offset + 1):
+                    self._ready[level].add(offset, offset + 1)
+
+    # snapshots
+
+    def copy(self) -> Progress:
+        """For a snapshot or a checkpoint, which read it on another thread. What is ready is left out."""
+        copy = Progress(priorities=self.priorities)
+        copy.settled = self.settled.copy()
+        copy.in_flight = self.in_flight.copy()
+        copy.delayed = self.delayed.copy()
+        copy.counts = self.counts.copy()
+        copy.mark = self.mark
+        copy.redelivered_below = self.redelivered_below
+        copy._due = self._due.copy()
+        return copy
+
+    def encode(self) -> bytes:
+        """Everything but what is ready and the priorities, which the log knows."""
+        due = array("Q", chain.from_iterable(self.delays()))
+        counts = array("Q", chain.from_iterable(self.counts.items()))
+        parts = [self.settled.encode(), self.in_flight.encode(), due.tobytes(), counts.tobytes()]
+        return _SECTIONS.pack(self.mark, self.redelivered_below, *map(len, parts)) + b"".join(parts)
+
+    @classmethod
+    def decode(cls, data: bytes, *, priorities: int = 0) -> Progress:
+        mark, redelivered_below, *sizes = _SECTIONS.unpack_from(data)
+        parts = []
+        at = _SECTIONS.size
+        for size in sizes:
+            parts.append(data[at : at + size])
+            at += size
+        progress = cls(priorities=priorities)
+        progress.mark, progress.redelivered_below = mark, redelivered_below
+        progress.settled = AckSet.decode(parts[0])
+        progress.in_flight = OffsetSet.decode(parts[1])
+        due, counts = array("Q", parts[2]), array("Q", parts[3])
+        delays = zip(due[::2], due[1::2], strict=True)
+        progress._due = [time_us << _DUE_SHIFT | offset for offset, time_us in delays]
+        heapify(progress._due)
+        progress.delayed = OffsetSet((offset, offset + 1) for offset in due[::2])
+        progress.counts = dict(zip(counts[::2], counts[1::2], strict=True))
+        return progress
+
+
+def _check_disjoint(ranges: Sequence[Range]) -> None:
+    end = -1
+    for start, stop in sorted(ranges):
+        if start < end:
+            raise BadRequest(f"offset {start} is named twice", hint="Name each offset once in a request.")
+        end = stop
+
+
+def _not_in_flight(start: int, stop: int) -> NotInFlight:
+    which = f"offset {start} is" if stop == start + 1 else f"offsets {start} to {stop - 1} are"
+    return NotInFlight(f"{which} not in flight")

@@ -1,0 +1,415 @@
+"""A segment: one file of blocks, and beside it an index of fixed-width rows.
+
+A block is one batch of records (`records.py`) under one checksum, which is verified whenever the block is
+read. The index repeats the rows of all blocks end to end, so that a range of records becomes columns without
+walking the file; it is derived, checked as a whole by a chained hash, and made again when it is missing or
+damaged. Where a block is damaged, index and block repair each other, and what is lost is the damaged record.
+
+    msgs.<first>    file header 64 B | block | block | ...
+    block           magic "LvB1" | length u32 | checksum u64 | first offset u64 | count u32 | 0 u32 | batch
+    index.<first>   file header 64 B | row 32 B | row | ...
+
+The checksum of a block is xxh3 of what follows it, seeded with the block's position: a block is valid only
+where it was written. What a segment holds is said by its `SegmentInfo`, which the checkpoint keeps; bytes
+beyond `length_bytes` are no part of it. When to write, roll and delete is left to `log.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from struct import Struct
+from typing import NamedTuple
+
+from xxhash import xxh3_64_intdigest
+
+from leveret.storage import formats, records
+from leveret.storage.durable import sync_file
+from leveret.storage.errors import Damage, write_failed
+from leveret.storage.files import File, Files
+from leveret.storage.formats import HEADER_BYTES, FileHeader
+from leveret.storage.offsets import Range
+from leveret.storage.records import (
+    DIGEST,
+    DIGEST_BYTES,
+    FLAGS_BYTE,
+    PERSISTENT,
+    ROW,
+    ROW_BYTES,
+    Batch,
+    Record,
+)
+
+BLOCK = Struct("<4sIQQII")
+BLOCK_MAGIC = b"LvB1"
+CHECKSUM_FROM = 16
+
+Report = Callable[[Damage], None]
+
+_persistent_flags = bytes(flags for flags in range(256) if flags & PERSISTENT)
+_first_rows = re.compile(b"[\x80-\xff]", re.DOTALL)
+
+
+class Block(NamedTuple):
+    """Where a block is and what it holds; `row` is the number of its first row in the index."""
+
+    first: int
+    last: int
+    position: int
+    length: int
+    row: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentInfo:
+    """What a segment holds. Replaced, never changed; the checkpoint's word on it is the last one."""
+
+    first: int
+    edition: int = 0
+    length_bytes: int = 0
+    rows: int = 0
+    last: int = -1
+    transient: int = 0
+    """How many of its records are not persistent: they end with a restart."""
+    oldest_us: int = 0
+    newest_us: int = 0
+    index_hash: int = 0
+    """xxh3 of the rows of each block, seeded with that of the blocks before."""
+    settled_us: int = 0
+    """When every record was first seen settled; 0 while some are not."""
+
+    @property
+    def name(self) -> str:
+        """Editions beyond the first are rewritten ones: `msgs.<first>` and then `msgs.<first>-1`."""
+        return f"{self.first:020d}" + (f"-{self.edition}" if self.edition else "")
+
+    @property
+    def is_dense(self) -> bool:
+        return self.rows == self.last + 1 - self.first
+
+
+class Segment:
+    """Reads and writes one segment. Holds no file open; knows where its blocks are once it was asked."""
+
+    def __init__(
+        self, files: Files, directory: str, info: SegmentInfo, *, log_id: int, report: Report
+    ) -> None:
+        self._files = files
+        self._log_id = log_id
+        self._report = report
+        self._blocks: list[Block] | None = None
+        self.directory = directory
+        self.info = info
+        self.path = f"{directory}/msgs.{info.name}"
+        self.index_path = f"{directory}/index.{info.name}"
+
+    # writing
+
+    def extended(self, batches: Iterable[Batch]) -> Segment:
+        """Writes the batches behind what the segment holds; the segment that holds them too is returned.
+
+        Nothing is synced. When a write fails, the file is cut back to what it held and `WriteFailed` raised.
+        """
+        info = self.info
+        blocks: list[Block] = []
+        try:
+            with (
+                self._files.open(self.path, create=True) as file,
+                self._files.open(self.index_path, create=True) as index,
+            ):
+                try:
+                    info = self._start(file, index)
+                    for piece in records.pieces(batches):
+                        info = _write_block(file, index, piece, info, blocks)
+                except OSError:
+                    _cut_back(file, self.info.length_bytes)
+                    _cut_back(index, _index_size(self.info) if self.info.length_bytes else 0)
+                    raise
+        except OSError as error:
+            raise write_failed(error, self.path) from error
+        segment = Segment(self._files, self.directory, info, log_id=self._log_id, report=self._report)
+        if self._blocks is not None or not self.info.rows:
+            segment._blocks = [*(self._blocks or ()), *blocks]
+        return segment
+
+    def _start(self, file: File, index: File) -> SegmentInfo:
+        """Gives new files their headers and cuts off whatever stands beyond what the segment holds."""
+        if not self.info.length_bytes:
+            for each, kind in ((file, formats.SEGMENT), (index, formats.INDEX)):
+                each.truncate(0)
+                each.write(FileHeader(kind, self._log_id, self.info.first).encode(), 0)
+            return replace(self.info, length_bytes=HEADER_BYTES)
+        self.trim(file, index)
+        return self.info
+
+    def trim(self, file: File, index: File) -> None:
+        """Cuts off what an earlier process wrote beyond what the segment holds."""
+        if file.size() > self.info.length_bytes:
+            file.truncate(self.info.length_bytes)
+        if index.size() > _index_size(self.info):
+            index.truncate(_index_size(self.info))
+
+    def sync(self) -> None:
+        """Makes what was written durable; the index too, though it could be made again."""
+        for path in (self.path, self.index_path):
+            with self._files.open(path) as file:
+                sync_file(file, path)
+
+    # reading
+
+    def records(self, ranges: Iterable[Range]) -> Iterator[Record]:
+        """Its records in the ranges, which ascend; damaged ones are reported and left out."""
+        wanted = list(ranges)
+        for block in self.blocks():
+            inside = [r for r in wanted if r[0] <= block.last and r[1] > block.first]
+            if inside:
+                for record in self.load(block):
+                    if any(start <= record.offset < stop for start, stop in inside):
+                        yield record
+
+    def load(self, block: Block) -> list[Record]:
+        """All records of a block, verified."""
+        rows, content = self.read_block(block)
+        return records.decode(rows, content, start=block.position)
+
+    def read_block(self, block: Block) -> tuple[bytes, bytes]:
+        """The rows of a block's readable records, and the bytes of the block."""
+        content = self._read(block.length, block.position)
+        if is_intact(content, block.position, block.length):
+            return content[BLOCK.size : BLOCK.size + block.rows * ROW_BYTES], content
+        return self._salvage(block, content), content
+
+    def blocks(self) -> list[Block]:
+        """Where its blocks are, from the index, or from the segment when the index is no good."""
+        if self._blocks is None:
+            table = self._read_index()
+            blocks = _blocks_of(table, self.info)
+            if blocks is None:
+                table, blocks = self._rebuild()
+            self._blocks = blocks
+        return self._blocks
+
+    def present(self) -> Iterator[Range]:
+        """The offsets it holds, as runs."""
+        if self.info.is_dense:
+            yield self.info.first, self.info.last + 1
+            return
+        start = stop = -1
+        for row in ROW.iter_unpack(self.rows()):
+            if row[0] != stop:
+                if start >= 0:
+                    yield start, stop
+                start = row[0]
+            stop = row[0] + 1
+        yield start, stop
+
+    def transient(self) -> Iterator[int]:
+        """The offsets of its records that are not persistent."""
+        if self.info.transient:
+            for row in ROW.iter_unpack(self.rows()):
+                if not row[7] & PERSISTENT:
+                    yield row[0]
+
+    def priorities(self) -> Iterator[tuple[int, int]]:
+        """Offset and priority of its records that have a priority."""
+        for row in ROW.iter_unpack(self.rows()):
+            if row[8]:
+                yield row[0], row[8]
+
+    def rows(self) -> bytes:
+        """The whole index, verified."""
+        table = self._read_index()
+        if _blocks_of(table, self.info) is None:
+            table, self._blocks = self._rebuild()
+        return table
+
+    def _read_index(self) -> bytes:
+        try:
+            with self._files.open(self.index_path) as index:
+                header = index.read(HEADER_BYTES, 0)
+                if formats.read_header(header, self.index_path, formats.INDEX) is None:
+                    return b""
+                return index.read(self.info.rows * ROW_BYTES, HEADER_BYTES)
+        except FileNotFoundError:
+            return b""
+
+    # repair
+
+    def _salvage(self, block: Block, content: bytes) -> bytes:
+        """The rows of a damaged block that can still be trusted; what can't is reported, record by record."""
+        table = self._read_index()
+        if _blocks_of(table, self.info) is None:
+            table = b""
+        by_index = table[block.row * ROW_BYTES : (block.row + block.rows) * ROW_BYTES]
+        content = content.ljust(block.length, b"\x00")
+        good, lost = records.sort_out(
+            content, table=BLOCK.size, count=block.rows, start=block.position, other=by_index
+        )
+        if lost and len(lost) == 1 and _only_digest_damaged(content, block, by_index, lost[0]):
+            good, lost = by_index, []
+        for number in lost:
+            row = ROW.unpack_from(by_index, number * ROW_BYTES) if by_index else None
+            self._report(
+                Damage(
+                    file=self.path,
+                    position=row[2] if row else block.position,
+                    offset=row[0] if row else block.first + number,
+                    what="a record does not match its checksum and is lost",
+                )
+            )
+        if not lost:
+            self._report(
+                Damage(self.path, block.position, None, "a block was damaged; its records could all be saved")
+            )
+        return good
+
+    def _rebuild(self) -> tuple[bytes, list[Block]]:
+        """Makes the index again by walking the segment."""
+        self._report(Damage(self.index_path, 0, None, "the index was missing or damaged and was made again"))
+        content = self._read(self.info.length_bytes, 0)
+        tables = []
+        blocks = []
+        row = 0
+        for position, length in _walk(content, self._lost_bytes):
+            _, _, _, first, count, _ = BLOCK.unpack_from(content, position)
+            table = content[position + BLOCK.size : position + BLOCK.size + count * ROW_BYTES]
+            last = ROW.unpack_from(table, (count - 1) * ROW_BYTES)[0]
+            tables.append(table)
+            blocks.append(Block(first, last, position, length, row, count))
+            row += count
+        rows = b"".join(tables)
+        if row != self.info.rows:
+            self.info = replace(self.info, rows=row, index_hash=_chained_hash(rows, blocks))
+        self._write_index(rows)
+        return rows, blocks
+
+    def _read(self, size: int, position: int) -> bytes:
+        """Bytes of the segment; fewer, or none, where the file was cut or is gone."""
+        try:
+            with self._files.open(self.path) as file:
+                return file.read(size, position)
+        except FileNotFoundError:
+            return b""
+
+    def _lost_bytes(self, position: int) -> None:
+        self._report(Damage(self.path, position, None, "a block and its index are unreadable; it is lost"))
+
+    def _write_index(self, rows: bytes) -> None:
+        """Best effort: an index that can't be written is made again the next time."""
+        try:
+            with self._files.open(self.index_path, create=True) as index:
+                index.truncate(0)
+                index.write(FileHeader(formats.INDEX, self._log_id, self.info.first).encode() + rows, 0)
+        except OSError as error:
+            self._report(Damage(self.index_path, 0, None, f"the index can't be written: {error}"))
+
+
+def is_intact(content: bytes, position: int, length: int) -> bool:
+    """Whether `content` is the whole and undamaged block that belongs at `position`."""
+    if len(content) != length or length < BLOCK.size:
+        return False
+    magic, size, checksum, _, _, _ = BLOCK.unpack_from(content)
+    if magic != BLOCK_MAGIC or size != length:
+        return False
+    return bool(xxh3_64_intdigest(memoryview(content)[CHECKSUM_FROM:], seed=position) == checksum)
+
+
+def _only_digest_damaged(content: bytes, block: Block, by_index: bytes, number: int) -> bool:
+    """Whether the block is whole once the digest of this one record is computed anew."""
+    row = by_index[number * ROW_BYTES : (number + 1) * ROW_BYTES]
+    if not row:
+        return False
+    at = BLOCK.size + block.rows * ROW_BYTES + number * DIGEST_BYTES
+    found = records.digest(row, content, start=block.position)
+    mended = content[:at] + DIGEST.pack(found) + content[at + DIGEST_BYTES :]
+    return is_intact(mended, block.position, block.length)
+
+
+def _write_block(
+    file: File, index: File, piece: Sequence[Batch], info: SegmentInfo, blocks: list[Block]
+) -> SegmentInfo:
+    """Writes one block and its index rows, notes it in `blocks`, and returns what the segment then holds."""
+    position = info.length_bytes
+    rows, rest = records.encode(piece, position=position + BLOCK.size)
+    count = len(rows) // ROW_BYTES
+    length = BLOCK.size + len(rows) + len(rest)
+    first = piece[0].first
+    last = piece[-1].stop - 1
+    tail = BLOCK.pack(BLOCK_MAGIC, length, 0, first, count, 0)[CHECKSUM_FROM:] + rows + rest
+    checksum = xxh3_64_intdigest(tail, seed=position)
+    file.write(BLOCK.pack(BLOCK_MAGIC, length, checksum, first, count, 0)[:CHECKSUM_FROM] + tail, position)
+    index.write(rows, _index_size(info))
+    flags = rows[FLAGS_BYTE::ROW_BYTES]
+    blocks.append(Block(first, last, position, length, info.rows, count))
+    return replace(
+        info,
+        length_bytes=position + length,
+        rows=info.rows + count,
+        last=last,
+        transient=info.transient + len(flags.translate(None, _persistent_flags)),
+        oldest_us=info.oldest_us or piece[0].time_us,
+        newest_us=piece[-1].time_us,
+        index_hash=xxh3_64_intdigest(rows, seed=info.index_hash),
+        settled_us=0,
+    )
+
+
+def _blocks_of(table: bytes, info: SegmentInfo) -> list[Block] | None:
+    """The blocks that an index table describes; None when the table is not what was written."""
+    if len(table) != info.rows * ROW_BYTES:
+        return None
+    starts = [match.start() for match in _first_rows.finditer(table[FLAGS_BYTE::ROW_BYTES])]
+    blocks = []
+    position = HEADER_BYTES
+    hashed = 0
+    view = memoryview(table)
+    for start, stop in zip(starts, [*starts[1:], info.rows], strict=True):
+        rows = view[start * ROW_BYTES : stop * ROW_BYTES]
+        hashed = xxh3_64_intdigest(rows, seed=hashed)
+        data_from, _ = records.extent(rows[:ROW_BYTES])
+        last_from, size = records.extent(rows[-ROW_BYTES:])
+        first = ROW.unpack_from(rows)[0]
+        last = ROW.unpack_from(rows, len(rows) - ROW_BYTES)[0]
+        count = stop - start
+        length = BLOCK.size + records.batch_bytes(count) + last_from + size - data_from
+        blocks.append(Block(first, last, position, length, start, count))
+        position += length
+    return blocks if hashed == info.index_hash else None
+
+
+def _walk(content: bytes, lost: Callable[[int], None]) -> Iterator[tuple[int, int]]:
+    """Positions and lengths of the intact blocks in a segment; `lost` hears where one should be and isn't."""
+    position = expected = HEADER_BYTES
+    while 0 <= position < len(content):
+        length = int.from_bytes(content[position + 4 : position + 8], "little")
+        if is_intact(content[position : position + length], position, length):
+            if position != expected:
+                lost(expected)
+            yield position, length
+            position = expected = position + length
+        else:
+            position = content.find(BLOCK_MAGIC, position + 1)
+    if expected < len(content):
+        lost(expected)
+
+
+def _chained_hash(rows: bytes, blocks: Iterable[Block]) -> int:
+    hashed = 0
+    for block in blocks:
+        part = rows[block.row * ROW_BYTES : (block.row + block.rows) * ROW_BYTES]
+        hashed = xxh3_64_intdigest(part, seed=hashed)
+    return hashed
+
+
+def _index_size(info: SegmentInfo) -> int:
+    return HEADER_BYTES + info.rows * ROW_BYTES
+
+
+def _cut_back(file: File, size: int) -> None:
+    """Undoes a failed write as far as the disk lets us; what stays is beyond what the segment holds."""
+    try:
+        file.truncate(size)
+    except OSError:
+        return

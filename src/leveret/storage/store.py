@@ -1,0 +1,363 @@
+"""The store: logs and cursors over one data directory, one write-ahead log, and checkpoints.
+
+Everything that changes is collected into the current WAL round and applied in memory; `sync()` makes it
+durable and says up to which ticket. `checkpoint()` writes what is in memory to segments and journals, syncs
+them, deletes what retention lets go, and frees the WAL behind it. Both may run on other threads than the one
+that changes things, which must be one thread. The parts have their own files; this one puts them in order.
+
+The rule: nothing in a file counts unless a checkpoint names it, and a checkpoint names only what is synced
+and covered by a durable round. That is all of recovery: the last checkpoint, and the rounds after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import groupby
+from typing import Any
+
+from leveret.storage.catalog import CATALOG_LOG, LogImage, LogSpec, change
+from leveret.storage.checkpointer import Checkpointer
+from leveret.storage.cursor import Cursor, check_name
+from leveret.storage.errors import BadName, Damage, OffsetOutOfRange, UnknownCursor, UnknownLog
+from leveret.storage.files import Files
+from leveret.storage.journal import Entry, Kind
+from leveret.storage.log import BlockCache, Log, check_messages
+from leveret.storage.offsets import Range
+from leveret.storage.progress import Progress
+from leveret.storage.records import PERSISTENT, Batch, Message, size_of
+from leveret.storage.recovery import Recovered, load_progress, recover, remove_strays
+from leveret.storage.retention import Retention
+from leveret.storage.transaction import Transaction
+from leveret.storage.wal import Wal
+
+ENTRY_BYTES = 36
+"""What a journal entry takes beside its data."""
+RESERVE_AHEAD = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Sizes. The defaults suit a broker; tests use small ones."""
+
+    wal_bytes: int = 64 << 20
+    """Of one WAL file."""
+    segment_bytes: int = 64 << 20
+    memory_bytes: int = 64 << 20
+    """Messages kept in memory before `checkpoint_due` says that they should be written."""
+    snapshot_bytes: int = 1 << 20
+    """Journal entries after which a cursor is written down whole."""
+    reserve_ahead: int = RESERVE_AHEAD
+
+
+class Store:
+    """Logs and cursors in one data directory: `store = Store.open(OsFiles("/var/lib/leveret"), ...)`."""
+
+    def __init__(
+        self,
+        files: Files,
+        *,
+        clock: Callable[[], int],
+        entropy: Callable[[], int],
+        options: Options = Options(),  # noqa: B008  (frozen)
+    ) -> None:
+        """Opens the directory, recovers what is in it, and has it to itself until `close`.
+
+        `clock` gives microseconds, `entropy` random 64-bit numbers.
+        """
+        self._files = files
+        self._clock = clock
+        self._options = options
+        self._cache = BlockCache()
+        self._logs: dict[int, Log] = {}
+        self._deleted: list[str] = []
+        self._pending_bytes = 0
+        self.damage: list[Damage] = []
+        """What was found damaged since the store was opened."""
+        self._lock = files.lock("lock")
+        try:
+            self._wal = Wal(files, file_bytes=options.wal_bytes, clock=clock, entropy=entropy)
+            recovered = recover(files, self._wal, self.damage.append)
+            self._next_id = recovered.checkpoint.next_id
+            self._checkpointer = Checkpointer(
+                files, self._wal, recovered.checkpoint, snapshot_bytes=options.snapshot_bytes, clock=clock
+            )
+            self._wal.begin(recovered.ticket)
+            self._load(recovered)
+            self._begin(recovered)
+        except BaseException:
+            self._lock.release()
+            raise
+
+    # logs and cursors
+
+    @property
+    def logs(self) -> Mapping[int, Log]:
+        """The logs of messages, by id."""
+        return {id_: log for id_, log in self._logs.items() if not log.spec.parent}
+
+    def log(self, id_: int) -> Log:
+        found = self._logs.get(id_)
+        if found is None or found.spec.parent:
+            raise UnknownLog(f"there is no log {id_}")
+        return found
+
+    def create_log(self, *, label: str = "", retention: Retention = Retention()) -> Log:  # noqa: B008
+        """A new, empty log under an id that was never used. Durable when the current ticket is."""
+        return self._create(LogSpec(self._new_id(), label=label, retention=retention))
+
+    def create_cursor(self, log: Log, name: str, *, start: int | None = None, priorities: int = 0) -> Cursor:
+        """A cursor that begins at `start`: the first message of the log unless said otherwise."""
+        self._check_alive(log)
+        check_name(name)
+        if name in log.cursors:
+            raise BadName(f"log {log.id} has a cursor {name!r} already", hint="Use it, or another name.")
+        start = log.first if start is None else start
+        if not 0 <= start <= log.next:
+            raise OffsetOutOfRange(f"a cursor at {start} of a log that ends at {log.next}")
+        spec = LogSpec(self._new_id(), parent=log.id, name=name, priorities=priorities)
+        with self._wal.lock:
+            journal = self._create(spec)
+            cursor = Cursor(self, log, journal, Progress(start=start, priorities=priorities))
+            cursor.progress.open(log.present(), log.next)
+            if priorities:
+                cursor.progress.prioritise(log.priorities())
+            log.cursors[name] = cursor
+            cursor.start()
+        return cursor
+
+    def set_retention(self, log: Log, retention: Retention) -> int:
+        """Changes how long a log keeps messages, from the next checkpoint on."""
+        self._check_alive(log)
+        with self._wal.lock:
+            log.spec = replace(log.spec, retention=retention)
+            return self._change(alter=asdict(log.spec))
+
+    def delete_log(self, log: Log) -> int:
+        """Deletes a log with its cursors and all that is in them."""
+        self._check_alive(log)
+        with self._wal.lock:
+            for cursor in list(log.cursors.values()):
+                self.delete_cursor(cursor)
+            return self._delete(log)
+
+    def delete_cursor(self, cursor: Cursor) -> int:
+        """Deletes a cursor: what only it had not settled is free to go."""
+        if cursor.log.cursors.get(cursor.name) is not cursor:
+            raise UnknownCursor(f"log {cursor.log.id} has no cursor {cursor.name!r} like this one")
+        with self._wal.lock:
+            del cursor.log.cursors[cursor.name]
+            return self._delete(cursor.journal)
+
+    # changes
+
+    def append(self, log: Log, messages: Sequence[Message]) -> Range:
+        """Appends a batch; returns the offsets [start, stop) it got. Durable when `ticket` is safe."""
+        size = check_messages(messages)
+        self.prepare(log, len(messages))
+        with self._wal.lock:
+            return self._append(log, messages, size)
+
+    def transaction(self) -> Transaction:
+        """Several changes in one round."""
+        return Transaction(self)
+
+    @property
+    def ticket(self) -> int:
+        """What has been changed so far is durable when `safe_ticket` has reached this."""
+        return self._wal.ticket
+
+    @property
+    def safe_ticket(self) -> int:
+        """Everything changed under this ticket or a lower one is durable."""
+        return self._wal.synced
+
+    def now_us(self) -> int:
+        return self._clock()
+
+    # durability
+
+    def sync(self) -> int:
+        """Makes everything changed so far durable; returns the ticket up to which it is. Any thread."""
+        return self._wal.sync()
+
+    def checkpoint(self) -> None:
+        """Writes what is in memory to the files and frees the WAL. Any thread; one at a time."""
+        self._checkpointer.run(self._logs, next_id=lambda: self._next_id, deleted=self._deleted)
+        self._recount()
+
+    @property
+    def checkpoint_due(self) -> bool:
+        """Whether there is enough in memory, or in the WAL, that a checkpoint should run."""
+        return (
+            self._pending_bytes >= self._options.memory_bytes
+            or self._wal.written_bytes >= self._options.wal_bytes
+        )
+
+    def flush(self, log: Log) -> None:
+        """Writes what one log has in memory, for readers in other processes. Any thread."""
+        self._check_alive(log)
+        self._checkpointer.flush(log)
+        self._recount()
+
+    def close(self) -> None:
+        """Checkpoints, and lets go of the directory. A store that can't write any more is let go as it is."""
+        try:
+            if not self._wal.poisoned:
+                self._checkpointer.run(
+                    self._logs, next_id=lambda: self._next_id, deleted=self._deleted, clean=True
+                )
+        finally:
+            self._wal.close()
+            self._lock.release()
+
+    # for cursors and transactions
+
+    def record(self, cursor: Cursor, entry: Entry) -> int:
+        """Appends an entry to a cursor's journal."""
+        message = entry.message()
+        size = len(message.body) + len(message.routing_key) + len(message.header)
+        journal = cursor.journal
+        with self._wal.lock:
+            batch = Batch(journal.next, self._clock(), (message,))
+            ticket = self._wal.collect(journal.id, batch)
+            journal.add(batch, size)
+            cursor.unsnapped_bytes += size + ENTRY_BYTES
+            self._pending_bytes += size
+        return ticket
+
+    def prepare(self, log: Log, count: int) -> None:
+        """Makes sure that so many offsets can be issued; raises when nothing can be appended."""
+        self._check_alive(log)
+        self._wal.check()
+        if self._wal.failed:
+            raise self._wal.failed
+        if log.next + count > log.reserved_safe - self._options.reserve_ahead // 2:
+            self._reserve(log, count)
+
+    def apply(self, transaction: Transaction) -> int:
+        """Applies a checked transaction in one round."""
+        sizes = [check_messages(messages) for _, messages in transaction.appends]
+        with self._wal.lock:
+            for (log, messages), size in zip(transaction.appends, sizes, strict=True):
+                transaction.offsets.append(self._append(log, messages, size))
+            for cursor, entry in transaction.entries:
+                if entry.kind is Kind.SETTLED:
+                    cursor.progress.settle(entry.ranges)
+                else:
+                    cursor.progress.give_back(
+                        entry.ranges, not_before_us=entry.not_before_us, counted=bool(entry.outcome)
+                    )
+                self.record(cursor, entry)
+            return self._wal.ticket
+
+    # inside
+
+    def _append(self, log: Log, messages: Sequence[Message], size: int) -> Range:
+        batch = Batch(log.next, self._clock(), messages)
+        for part in _persistent_parts(batch):
+            self._wal.collect(log.id, part)
+        log.add(batch, size)
+        self._pending_bytes += size
+        for cursor in log.cursors.values():
+            progress = cursor.progress
+            priorities = [message.priority for message in messages] if progress.priorities else ()
+            progress.extend(batch.first, batch.stop, priorities)
+        return batch.first, batch.stop
+
+    def _reserve(self, log: Log, count: int) -> None:
+        """Reserves offsets ahead, and waits for it only when what is safely reserved is used up."""
+        ahead = self._options.reserve_ahead
+        if log.reserve_ticket and log.reserve_ticket <= self._wal.synced:
+            log.reserved_safe, log.reserve_ticket = log.reserved, 0
+        if log.next + count > log.reserved - (0 if log.reserve_ticket else ahead // 2):
+            with self._wal.lock:
+                log.reserved = log.next + count + ahead
+                log.reserve_ticket = self._change(reserve=[log.id, log.reserved])
+        if log.next + count > log.reserved_safe:
+            self.sync()
+            log.reserved_safe, log.reserve_ticket = log.reserved, 0
+
+    def _new_id(self) -> int:
+        self._next_id += 1
+        return self._next_id - 1
+
+    def _create(self, spec: LogSpec) -> Log:
+        with self._wal.lock:
+            self._change(create=asdict(spec))
+            log = self._logs[spec.id] = self._open_log(LogImage(spec, 0, 0))
+        return log
+
+    def _delete(self, log: Log) -> int:
+        del self._logs[log.id]
+        self._deleted.append(log.spec.directory + "/")
+        return self._change(delete=log.id)
+
+    def _change(self, **what: Any) -> int:
+        return self._wal.collect(CATALOG_LOG, Batch(0, self._clock(), (change(**what),)))
+
+    def _open_log(self, image: LogImage) -> Log:
+        return Log(
+            self._files,
+            image,
+            report=self.damage.append,
+            cache=self._cache,
+            segment_bytes=self._options.segment_bytes,
+        )
+
+    def _check_alive(self, log: Log) -> None:
+        if self._logs.get(log.id) is not log:
+            raise UnknownLog(f"log {log.id} has been deleted")
+
+    def _recount(self) -> None:
+        with self._wal.lock:
+            self._pending_bytes = sum(log.pending_bytes for log in self._logs.values())
+
+    # opening
+
+    def _load(self, recovered: Recovered) -> None:
+        """Logs and cursors as they were at the last durable ticket."""
+        images = recovered.checkpoint.logs
+        before = recovered.before.logs if recovered.before else {}
+        for id_, image in images.items():
+            log = self._logs[id_] = self._open_log(image)
+            for batch in recovered.pending.get(id_, ()):
+                log.add(batch, size_of(batch.messages))
+        for id_, image in images.items():
+            if image.spec.parent:
+                journal = self._logs[id_]
+                parent = self._logs[image.spec.parent]
+                progress = load_progress(
+                    self._files, journal, image, before=before.get(id_), report=self.damage.append
+                )
+                parent.cursors[image.spec.name] = Cursor(
+                    self, parent, journal, progress, snapshot=image.snapshot
+                )
+
+    def _begin(self, recovered: Recovered) -> None:
+        """Numbering goes on, what was in flight comes back, and a first checkpoint says so."""
+        for log in self.logs.values():
+            if recovered.clean:
+                log.reserved = log.reserved_safe = log.next
+            log.next = max(log.next, log.reserved)
+            transient = [(offset, offset + 1) for segment in log.segments for offset in segment.transient()]
+            for cursor in log.cursors.values():
+                cursor.reopen(clean=recovered.clean, transient=transient)
+        self.checkpoint()
+        if self._checkpointer.last.number == 1:
+            self.checkpoint()
+        remove_strays(self._files, keep=self._checkpointer.last.paths() | recovered.checkpoint.paths())
+
+
+def _persistent_parts(batch: Batch) -> Iterator[Batch]:
+    """The parts of a batch that go to the WAL: all of it, most of the time."""
+    kept = [message.flags & PERSISTENT for message in batch.messages]
+    if all(kept):
+        yield batch
+        return
+    offset = batch.first
+    for persistent, group in groupby(kept):
+        count = len(list(group))
+        if persistent:
+            yield batch.slice(offset, offset + count)
+        offset += count

@@ -1,0 +1,76 @@
+"""Several changes that become durable together, or not at all: one WAL round holds them.
+
+    transaction = store.transaction()
+    transaction.append(dead_letters, copies)
+    transaction.settle(cursor, ranges, Outcome.DEAD_LETTERED)
+    ticket = transaction.commit()
+
+Everything is checked before anything changes: a commit that raises has changed nothing.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from leveret.storage.cursor import Cursor
+from leveret.storage.errors import BadRequest
+from leveret.storage.journal import Entry, Kind, Outcome
+from leveret.storage.log import Log
+from leveret.storage.offsets import Range
+from leveret.storage.records import Message
+
+
+class Target(Protocol):
+    """What a transaction needs of the store."""
+
+    def prepare(self, log: Log, count: int) -> None:
+        """Makes sure that so many offsets can be issued; raises when nothing can be appended."""
+
+    def apply(self, transaction: Transaction) -> int:
+        """Applies a checked transaction under the lock; returns its ticket."""
+
+
+@dataclass(slots=True)
+class Transaction:
+    """Collects changes; `commit` applies them. `offsets` are those of the appends, in their order."""
+
+    _store: Target
+    appends: list[tuple[Log, Sequence[Message]]] = field(default_factory=list)
+    entries: list[tuple[Cursor, Entry]] = field(default_factory=list)
+    offsets: list[Range] = field(default_factory=list)
+    _done: bool = False
+
+    def append(self, log: Log, messages: Sequence[Message]) -> None:
+        self.appends.append((log, messages))
+
+    def settle(self, cursor: Cursor, ranges: Sequence[Range], outcome: Outcome, *, who: bytes = b"") -> None:
+        """What was taken is done with."""
+        self.entries.append((cursor, Entry(Kind.SETTLED, ranges, outcome, who)))
+
+    def give_back(
+        self, cursor: Cursor, ranges: Sequence[Range], *, not_before_us: int = 0, counted: bool = True
+    ) -> None:
+        """What was taken goes back to its place."""
+        self.entries.append((cursor, Entry(Kind.RETURNED, ranges, int(counted), b"", not_before_us)))
+
+    def commit(self) -> int:
+        """Applies everything; returns the ticket under which it will be durable."""
+        if self._done:
+            raise BadRequest("a transaction is committed twice", hint="Begin a new one.")
+        self._check()
+        self._done = True
+        return self._store.apply(self)
+
+    def _check(self) -> None:
+        counts: dict[int, int] = defaultdict(int)
+        for log, messages in self.appends:
+            counts[log.id] += len(messages)
+            self._store.prepare(log, counts[log.id])
+        ranges: dict[Cursor, list[Range]] = defaultdict(list)
+        for cursor, entry in self.entries:
+            ranges[cursor].extend(entry.ranges)
+        for cursor, all_of_it in ranges.items():
+            cursor.progress.check_in_flight(all_of_it)

@@ -1,0 +1,310 @@
+"""The write-ahead log: what gets synced.
+
+Batches for any number of logs are collected into the current round; `sync()` writes the round as one frame
+and makes it durable with one `fdatasync`, whatever the number of logs, and says up to which ticket everything
+is now safe. It may run on another thread than the one that collects. Files are recycled: a file whose rounds
+are all in a checkpoint is written again from its start under a new generation, because syncing a file that is
+already written takes half as long as syncing one that grows. A generation is a random number: nobody who can
+publish a message can make one that looks like a frame. After an unclean stop the old tail is never
+appended to: a start begins a new generation. What the batches mean, and when a ticket is in a checkpoint,
+is left to `store.py`; what a frame looks like to `frames.py`.
+
+The rule: a failed *write* leaves the round collected, so that the next sync takes it along; a failed *sync*
+poisons the log for good, because nobody can tell any more what is on the disk.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from leveret.storage import formats, frames
+from leveret.storage.durable import make_directory, sync_directory, sync_file
+from leveret.storage.errors import Damage, StorePoisoned, WriteFailed, write_failed
+from leveret.storage.files import File, Files
+from leveret.storage.formats import FileHeader
+from leveret.storage.frames import SECTOR_BYTES, Frame, Head
+from leveret.storage.records import Batch
+
+DIRECTORY = "wal"
+FREE_FILES_MAX = 3
+
+
+@dataclass(slots=True)
+class Round:
+    """What has been collected under one ticket."""
+
+    ticket: int
+    batches: dict[int, list[Batch]]
+
+
+@dataclass(slots=True)
+class _WalFile:
+    path: str
+    size: int
+    last_ticket: int = 0
+
+
+class Wal:
+    """One per data directory. `lock` guards the current round; hold it while you collect."""
+
+    def __init__(
+        self, files: Files, *, file_bytes: int, clock: Callable[[], int], entropy: Callable[[], int]
+    ) -> None:
+        self._files = files
+        self._entropy = entropy
+        self._file_bytes = file_bytes
+        self._clock = clock
+        self._syncing = threading.Lock()
+        self._round = Round(1, {})
+        self._generation = 0
+        self._numbers = 0
+        self._current: _WalFile | None = None
+        self._open_file: File | None = None
+        self._position = 0
+        self._full_files: list[_WalFile] = []
+        self._free_files: list[_WalFile] = []
+        self._synced_us = 0
+        self.lock = threading.RLock()
+        self.synced = 0
+        """Everything collected under this ticket or a lower one is durable."""
+        self.failed: WriteFailed | None = None
+        """Why the last sync could not write; None when it could."""
+        self.poisoned: StorePoisoned | None = None
+        self.written_bytes = 0
+        """Bytes written since the last call of `release`."""
+
+    # collecting
+
+    @property
+    def ticket(self) -> int:
+        """The ticket of what is collected now: safe when `synced` has reached it."""
+        return self._round.ticket
+
+    def collect(self, log_id: int, batch: Batch) -> int:
+        """Adds a batch to the current round. The lock must be held."""
+        if self.poisoned:
+            raise self.poisoned
+        batches = self._round.batches.get(log_id)
+        if batches is None:
+            self._round.batches[log_id] = [batch]
+        else:
+            batches.append(batch)
+        return self._round.ticket
+
+    def swap(self) -> Round:
+        """Closes the current round and begins the next. The lock must be held, and `write` called with it."""
+        round_ = self._round
+        self._round = Round(round_.ticket + 1, {})
+        return round_
+
+    # syncing
+
+    def sync(self) -> int:
+        """Makes everything collected so far durable; returns the ticket up to which it is."""
+        with self._syncing:
+            with self.lock:
+                if not self._round.batches:
+                    self.check()
+                    return self.synced
+                round_ = self.swap()
+            self._write(round_)
+            return self.synced
+
+    def sync_with(self, freeze: Callable[[], None], thaw: Callable[[], None]) -> int:
+        """As `sync`, and calls `freeze` under the lock at the very point up to which it syncs.
+
+        A round is written even when nothing was collected. Where the write fails, `thaw` undoes the freeze.
+        """
+        with self._syncing:
+            with self.lock:
+                self.check()
+                freeze()
+                round_ = self.swap()
+            try:
+                self._write(round_)
+            except WriteFailed:
+                with self.lock:
+                    thaw()
+                raise
+            return self.synced
+
+    def check(self) -> None:
+        """Raises when the log is poisoned."""
+        if self.poisoned:
+            raise self.poisoned
+
+    def _write(self, round_: Round) -> None:
+        self.check()
+        try:
+            file = self._append(round_)
+        except OSError as error:
+            self.failed = write_failed(error, self._path)
+            self._put_back(round_)
+            raise self.failed from error
+        self._sync_file(file, self._path)
+        self.failed = None
+        self._synced_us = self._clock()
+        self.synced = round_.ticket
+
+    def _append(self, round_: Round) -> File:
+        """Writes the frame; only when that succeeded does the position move."""
+        frame = self._encode(round_)
+        if self._current is None or self._position + len(frame) > self._current.size:
+            self._switch(len(frame))
+            frame = self._encode(round_)
+        assert self._open_file is not None
+        assert self._current is not None
+        self._open_file.write(frame, self._position)
+        self._position += len(frame)
+        self._current.last_ticket = round_.ticket
+        self.written_bytes += len(frame)
+        return self._open_file
+
+    def _encode(self, round_: Round) -> bytes:
+        return frames.encode(
+            round_.batches,
+            generation=self._generation,
+            ticket=round_.ticket,
+            previous=self.synced,
+            synced_us=self._synced_us,
+        )
+
+    def _put_back(self, round_: Round) -> None:
+        """The round stays collected: the next sync writes it together with what has come since."""
+        with self.lock:
+            merged = round_.batches
+            for log_id, batches in self._round.batches.items():
+                merged.setdefault(log_id, []).extend(batches)
+            self._round.batches = merged
+
+    def _sync_file(self, file: File, path: str) -> None:
+        try:
+            sync_file(file, path)
+        except StorePoisoned as poisoned:
+            self.poisoned = poisoned
+            raise
+
+    @property
+    def _path(self) -> str:
+        return self._current.path if self._current else DIRECTORY
+
+    # files
+
+    def _switch(self, frame_bytes: int) -> None:
+        """Goes on in a free file, or in a new one, under a new generation."""
+        needed = SECTOR_BYTES + frame_bytes
+        free = [each for each in self._free_files if each.size >= needed]
+        target = free[0] if free else self._create(max(needed, self._file_bytes))
+        opened = self._files.open(target.path)
+        try:
+            generation = self._entropy()
+            opened.write(FileHeader(formats.WAL, 0, generation).encode(), 0)
+        except OSError:
+            opened.close()
+            if target not in self._free_files:
+                self._free_files.append(target)
+            raise
+        if target in self._free_files:
+            self._free_files.remove(target)
+        if self._current and self._open_file:
+            self._open_file.close()
+            self._full_files.append(self._current)
+        self._current, self._open_file = target, opened
+        self._generation = generation
+        self._position = SECTOR_BYTES
+
+    def _create(self, size: int) -> _WalFile:
+        """A new file with its space reserved, so that writing to it later can't fail for lack of space."""
+        self._numbers += 1
+        path = f"{DIRECTORY}/{self._numbers:08d}"
+        try:
+            make_directory(self._files, DIRECTORY)
+            with self._files.open(path, create=True) as file:
+                try:
+                    file.allocate(size)
+                except OSError:
+                    self._files.unlink(path)
+                    raise
+                sync_file(file, path)
+            sync_directory(self._files, DIRECTORY)
+        except StorePoisoned as poisoned:
+            self.poisoned = poisoned
+            raise
+        return _WalFile(path, size)
+
+    def release(self, ticket: int) -> None:
+        """Rounds up to this ticket are not needed any more: files that hold no others are free again."""
+        self.written_bytes = 0
+        for each in [each for each in self._full_files if each.last_ticket <= ticket]:
+            self._full_files.remove(each)
+            self._free_files.append(each)
+        while len(self._free_files) > FREE_FILES_MAX or any(
+            each.size > self._file_bytes for each in self._free_files
+        ):
+            surplus = max(self._free_files, key=lambda each: each.size)
+            self._free_files.remove(surplus)
+            self._files.unlink(surplus.path)
+
+    def close(self) -> None:
+        if self._open_file:
+            self._open_file.close()
+            self._open_file = None
+
+    # recovery
+
+    def recover(self, report: Callable[[Damage], None], *, after: int) -> list[Frame]:
+        """The frames of an earlier process with tickets above `after`, oldest first.
+
+        Frames that are damaged are among them. Their files stay untouched until they are released.
+        """
+        found: list[Frame] = []
+        for name in self._files.names(DIRECTORY):
+            path = f"{DIRECTORY}/{name}"
+            self._numbers = max(self._numbers, int(name))
+            read = list(self._read_file(path, report))
+            last = max((frame.head.ticket for frame in read), default=0)
+            with self._files.open(path) as file:
+                self._full_files.append(_WalFile(path, file.size(), last))
+            found.extend(frame for frame in read if frame.head.ticket > after)
+        found.sort(key=lambda frame: frame.head.ticket)
+        return found
+
+    def begin(self, after: int) -> None:
+        """Starts collecting: tickets go on above `after`."""
+        self.synced = after
+        self._round = Round(after + 1, {})
+
+    def _read_file(self, path: str, report: Callable[[Damage], None]) -> Iterator[Frame]:
+        with self._files.open(path) as file:
+            content = file.read(file.size(), 0)
+        generation = _generation_of(content, path, report)
+        if generation is None:
+            return
+        position = SECTOR_BYTES
+        while (position := frames.find(content, position, generation)) >= 0:
+            head = frames.read_head(content, position, generation)
+            assert head is not None
+            yield Frame(
+                path, position, head, content[position : position + head.length].ljust(head.length, b"\0")
+            )
+            position += head.length + -head.length % SECTOR_BYTES
+
+
+def _generation_of(content: bytes, path: str, report: Callable[[Damage], None]) -> int | None:
+    """The generation of a WAL file, from its header or, when that is damaged, from its first frame."""
+    header = formats.read_header(content, path, formats.WAL)
+    if header is not None:
+        return header.number
+    if not any(content[:SECTOR_BYTES]):
+        return None
+    for at in (SECTOR_BYTES, SECTOR_BYTES + frames.HEAD_BYTES):
+        raw = content[at + 8 : at + 16]
+        generation = int.from_bytes(raw, "little")
+        head: Head | None = frames.read_head(content, SECTOR_BYTES, generation)
+        if head is not None:
+            report(Damage(path, 0, None, "the header of a WAL file is damaged; its frames were read"))
+            return generation
+    report(Damage(path, 0, None, "the header of a WAL file is damaged, and no frame follows it"))
+    return None

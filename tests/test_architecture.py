@@ -1,0 +1,226 @@
+"""The rules of the source tree a reader relies on: who imports whom, where IO happens, how large things are.
+
+Sources are parsed, never imported, so imports inside functions and under ``TYPE_CHECKING`` count too.
+Each rule is a function from a ``Source`` to a list of sentences; the last tests show that each rule bites.
+"""
+
+import ast
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+ROOT = Path(__file__).parents[1] / "src" / "leveret"
+
+# package -> what it may import of ours
+LAYERS: dict[str, set[str]] = {
+    "amqp": set(),
+    "storage": set(),
+    "broker": {"amqp", "storage"},
+    "flight": set(),
+    "server": {"broker", "amqp", "storage", "flight"},
+    "management": {"broker"},
+    "client": {"amqp", "flight"},
+    "spark": {"client", "flight"},
+    "audit": {"spark", "client", "flight", "storage"},
+}
+LAYERS["testing"] = set(LAYERS)
+LAYERS["cli"] = set(LAYERS)
+
+IO_MODULES = {"os", "io", "socket", "asyncio", "pathlib", "shutil", "subprocess", "time", "random"}
+FORBIDDEN_MODULES = {
+    "amqp": IO_MODULES | {"threading"},
+    "broker": IO_MODULES | {"threading"},
+    "storage": IO_MODULES,
+}
+FILE_SEAM = PurePosixPath("storage/files.py")
+ARROW_SEAM = PurePosixPath("storage/arrow.py")
+
+MAX_FILE_LINES = 600
+MAX_FUNCTION_LINES = 70
+VAGUE_NAMES = {"utils", "util", "helpers", "helper", "manager", "base", "common"}
+
+
+@dataclass(frozen=True)
+class Source:
+    """One file of the package; ``path`` is relative to ``src/leveret``."""
+
+    path: PurePosixPath
+    text: str
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.text)
+
+    @property
+    def package(self) -> str:
+        """The layer this file belongs to; empty for ``leveret/__init__.py``."""
+        first = self.path.parts[0].removesuffix(".py")
+        return "" if first == "__init__" else first
+
+    def imports(self) -> Iterator[tuple[int, str]]:
+        """Line and full dotted name of everything imported, wherever in the file it happens."""
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Import):
+                yield from ((node.lineno, alias.name) for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                origin = self._origin(node)
+                yield from ((node.lineno, f"{origin}.{alias.name}") for alias in node.names)
+
+    def _origin(self, node: ast.ImportFrom) -> str:
+        if node.level == 0:
+            return node.module or ""
+        here = ("leveret", *self.path.parts[:-1])
+        parent = here[: len(here) - (node.level - 1)]
+        return ".".join((*parent, node.module) if node.module else parent)
+
+
+def sources() -> list[Source]:
+    return [
+        Source(PurePosixPath(file.relative_to(ROOT).as_posix()), file.read_text(encoding="utf-8"))
+        for file in sorted(ROOT.rglob("*.py"))
+    ]
+
+
+def wrong_layer(source: Source) -> list[str]:
+    if source.package and source.package not in LAYERS:
+        return [f"{source.path}: {source.package} is not in the table of layers"]
+    allowed = LAYERS.get(source.package, set()) | {source.package}
+    found = []
+    for line, name in source.imports():
+        root, *rest = name.split(".")
+        if root != "leveret" or not rest or rest[0].startswith("__"):  # leveret.__version__ is for everyone
+            continue
+        if rest[0] not in allowed:
+            found.append(f"{source.path}:{line}: {source.package or 'leveret'} may not import {name}")
+    return found
+
+
+def io_outside_the_seam(source: Source) -> list[str]:
+    forbidden = FORBIDDEN_MODULES.get(source.package)
+    if forbidden is None or source.path == FILE_SEAM:
+        return []
+    found = [
+        f"{source.path}:{line}: {source.package} may not import {name}"
+        for line, name in source.imports()
+        if name.split(".")[0] in forbidden
+    ]
+    calls = (node for node in ast.walk(source.tree) if isinstance(node, ast.Call))
+    found += [
+        f"{source.path}:{call.lineno}: {source.package} may not call open()"
+        for call in calls
+        if isinstance(call.func, ast.Name) and call.func.id == "open"
+    ]
+    return found
+
+
+def arrow_outside_its_file(source: Source) -> list[str]:
+    if source.package != "storage" or source.path == ARROW_SEAM:
+        return []
+    return [
+        f"{source.path}:{line}: pyarrow is for {ARROW_SEAM} alone"
+        for line, name in source.imports()
+        if name.split(".")[0] == "pyarrow"
+    ]
+
+
+def too_large(source: Source) -> list[str]:
+    lines = len(source.text.splitlines())
+    found = [f"{source.path}: {lines} lines"] if lines > MAX_FILE_LINES else []
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            size = (node.end_lineno or node.lineno) - node.lineno + 1
+            if size > MAX_FUNCTION_LINES:
+                found.append(f"{source.path}:{node.lineno}: {node.name}() has {size} lines")
+    return found
+
+
+def vaguely_named(source: Source) -> list[str]:
+    words = {word for part in source.path.with_suffix("").parts for word in part.split("_")}
+    return [f"{source.path}: name it after a responsibility"] if words & VAGUE_NAMES else []
+
+
+def violations(rule: Callable[[Source], list[str]]) -> list[str]:
+    return [sentence for source in sources() for sentence in rule(source)]
+
+
+def test_there_are_sources_to_check():
+    assert len(sources()) > 1
+
+
+def test_imports_point_one_way_only():
+    assert violations(wrong_layer) == []
+
+
+def test_io_happens_only_at_the_file_seam():
+    assert violations(io_outside_the_seam) == []
+
+
+def test_arrow_stays_in_its_own_file_of_the_store():
+    assert violations(arrow_outside_its_file) == []
+
+
+def test_no_file_and_no_function_is_too_large_to_read():
+    assert violations(too_large) == []
+
+
+def test_no_module_has_a_name_that_says_nothing():
+    assert violations(vaguely_named) == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "path", "text"),
+    [
+        (wrong_layer, "storage/log.py", "import leveret.broker.queue"),
+        (wrong_layer, "storage/log.py", "from leveret import amqp"),
+        (wrong_layer, "storage/log.py", "from ..amqp import frames"),
+        (wrong_layer, "storage/log.py", "from .. import server"),
+        (wrong_layer, "storage/__init__.py", "from ..testing import crash"),
+        (wrong_layer, "storage/wal/frames.py", "from ...broker import queue"),
+        (wrong_layer, "client/publisher.py", "def late():\n    from leveret.storage import log"),
+        (wrong_layer, "testing/kit.py", "import leveret.cli"),
+        (wrong_layer, "__init__.py", "from leveret.storage import log"),
+        (wrong_layer, "gossip/ring.py", ""),
+        (
+            wrong_layer,
+            "amqp/frames.py",
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import leveret.storage",
+        ),
+        (io_outside_the_seam, "storage/log.py", "import os.path"),
+        (io_outside_the_seam, "storage/log.py", "from time import monotonic"),
+        (io_outside_the_seam, "broker/queue.py", "def late():\n    import asyncio"),
+        (io_outside_the_seam, "broker/queue.py", "import threading"),
+        (io_outside_the_seam, "amqp/frames.py", "open('trace')"),
+        (arrow_outside_its_file, "storage/log.py", "import pyarrow as pa"),
+        (too_large, "storage/log.py", "x = 1\n" * 601),
+        (too_large, "storage/log.py", "def long():\n" + "    x = 1\n" * 70),
+        (vaguely_named, "storage/utils.py", ""),
+        (vaguely_named, "storage/queue_manager.py", ""),
+        (vaguely_named, "common/log.py", ""),
+    ],
+)
+def test_the_checker_catches(rule, path, text):
+    assert len(rule(Source(PurePosixPath(path), text))) == 1
+
+
+@pytest.mark.parametrize(
+    ("rule", "path", "text"),
+    [
+        (wrong_layer, "storage/log.py", "from . import segment\nfrom .wal.frames import Frame"),
+        (wrong_layer, "storage/wal/frames.py", "from ..errors import Damaged"),
+        (wrong_layer, "broker/queue.py", "from leveret.storage import Log\nimport leveret.amqp.frames"),
+        (wrong_layer, "storage/log.py", "from leveret import __version__\nimport leveretish.broker"),
+        (wrong_layer, "cli/serve.py", "import leveret.testing"),
+        (io_outside_the_seam, "storage/files.py", "import os\nopen('x')"),
+        (io_outside_the_seam, "storage/log.py", "import threading\nfiles.open('x')"),
+        (io_outside_the_seam, "server/listener.py", "import asyncio, socket"),
+        (arrow_outside_its_file, "storage/arrow.py", "import pyarrow as pa"),
+        (too_large, "storage/log.py", "x = 1\n" * 600),
+        (too_large, "storage/log.py", "def long():\n" + "    x = 1\n" * 69),
+        (vaguely_named, "storage/database.py", ""),
+    ],
+)
+def test_the_checker_lets_pass(rule, path, text):
+    assert rule(Source(PurePosixPath(path), text)) == []
