@@ -6,13 +6,16 @@ WAL. It is one JSON document in a file that is written whole (`durable.py`). The
 they name, so that a damaged one costs nothing: the one before and a longer piece of the WAL tell the same.
 
 Changes between checkpoints travel through the WAL as records of log 0, one JSON object each:
-{"create": spec}, {"alter": spec}, {"delete": id}, {"reserve": [id, offset]}.
+{"create": spec}, {"alter": spec}, {"delete": id}, {"reserve": [id, offset]}. Each stands there twice, and
+applying one twice does nothing: a lost one could cost a whole log.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, astuple, dataclass, field
 from typing import Any
 
@@ -27,6 +30,7 @@ from leveret.storage.segment import Report, SegmentInfo
 
 CATALOG_LOG = 0
 _PREFIX = "checkpoint."
+_name = re.compile(r"checkpoint\.[0-9a-f]{16}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,8 @@ class LogImage:
     reserved: int
     snapshot: int = 0
     """Journals: the number of the first entry that the cursor's snapshot does not know; 0 without one."""
+    snapshot_before: int = 0
+    """The same of the one before it. The journal is kept from there: a damaged snapshot costs nothing."""
     segments: list[SegmentInfo] = field(default_factory=list)
 
     def paths(self) -> Iterator[str]:
@@ -67,8 +73,8 @@ class LogImage:
         for info in self.segments:
             yield f"{directory}/msgs.{info.name}"
             yield f"{directory}/index.{info.name}"
-        if self.snapshot:
-            yield snapshot_path(directory, self.snapshot)
+        for number in {self.snapshot, self.snapshot_before} - {0}:
+            yield snapshot_path(directory, number)
 
 
 @dataclass(slots=True)
@@ -80,6 +86,8 @@ class Checkpoint:
     clean: bool = True
     next_id: int = 1
     logs: dict[int, LogImage] = field(default_factory=dict)
+    deleted: set[int] = field(default_factory=set)
+    """Logs that were there and are gone. Not written: it serves while changes are applied."""
 
     def paths(self) -> set[str]:
         return {path for image in self.logs.values() for path in image.paths()}
@@ -91,6 +99,7 @@ class Checkpoint:
                 image.next,
                 image.reserved,
                 image.snapshot,
+                image.snapshot_before,
                 [astuple(s) for s in image.segments],
             ]
             for image in self.logs.values()
@@ -102,22 +111,26 @@ class Checkpoint:
     def decode(cls, number: int, content: bytes) -> Checkpoint:
         document = json.loads(content)
         logs = {}
-        for spec, next_, reserved, snapshot, segments in document.pop("logs"):
-            image = LogImage(LogSpec.of(spec), next_, reserved, snapshot, [SegmentInfo(*s) for s in segments])
+        for spec, *numbers, segments in document.pop("logs"):
+            image = LogImage(LogSpec.of(spec), *numbers)
+            image.segments = [SegmentInfo(*each) for each in segments]
             logs[image.spec.id] = image
         return cls(number=number, logs=logs, **document)
 
     def apply(self, change: dict[str, Any]) -> None:
-        """One change from the WAL."""
+        """One change from the WAL. What it builds on may be lost with a round before it."""
         if "create" in change:
             spec = LogSpec.of(change["create"])
-            self.logs.setdefault(spec.id, LogImage(spec, 0, 0))
+            if not spec.parent or spec.parent in self.logs:
+                self.logs.setdefault(spec.id, LogImage(spec, 0, 0))
             self.next_id = max(self.next_id, spec.id + 1)
         elif "alter" in change:
             spec = LogSpec.of(change["alter"])
-            self.logs[spec.id].spec = spec
+            self.logs.setdefault(spec.id, LogImage(spec, 0, 0)).spec = spec
         elif "delete" in change:
-            self.logs.pop(change["delete"], None)
+            gone = change["delete"]
+            self.deleted.add(gone)
+            self.logs = {i: log for i, log in self.logs.items() if gone not in (i, log.spec.parent)}
         else:
             id_, offset = change["reserve"]
             if id_ in self.logs:
@@ -151,10 +164,12 @@ def read_checkpoints(files: Files, report: Report) -> list[Checkpoint]:
 
 
 def drop_checkpoints(files: Files, *, keep: set[int]) -> None:
+    """All but these; one that can't be removed now is removed another time."""
     for name in _names(files):
         if int(name.removeprefix(_PREFIX), 16) not in keep:
-            files.unlink(name)
+            with suppress(OSError):
+                files.unlink(name)
 
 
 def _names(files: Files) -> list[str]:
-    return [n for n in files.names("") if n.startswith(_PREFIX) and not n.endswith(".new")]
+    return [name for name in files.names("") if _name.fullmatch(name)]

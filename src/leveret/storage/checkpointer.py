@@ -48,6 +48,7 @@ class _Work:
     """Copies of the progress of its cursors, as of the freeze."""
     cursor: Cursor | None = None
     """Of a journal whose cursor gets a new snapshot."""
+    snapped_bytes: int = 0
     segments: tuple[Segment, ...] = ()
 
 
@@ -66,7 +67,13 @@ class Checkpointer:
         self.last = last
 
     def run(
-        self, logs: Mapping[int, Log], *, next_id: Callable[[], int], deleted: list[str], clean: bool = False
+        self,
+        logs: Mapping[int, Log],
+        *,
+        next_id: Callable[[], int],
+        deleted: list[str],
+        clean: bool = False,
+        opening: bool = False,
     ) -> None:
         """One checkpoint. `deleted` are the directories ("…/") of logs that are gone; it is emptied."""
         with self._running:
@@ -85,7 +92,7 @@ class Checkpointer:
                     each.log.thaw()
                 deleted.extend(doomed)
 
-            image.ticket = self._wal.sync_with(freeze, thaw)
+            image.ticket = self._wal.supersede(freeze) if opening else self._wal.sync_with(freeze, thaw)
             try:
                 doomed.extend(self._write(work, image))
             except (OSError, WriteFailed) as error:
@@ -95,7 +102,7 @@ class Checkpointer:
                     raise write_failed(error, f"checkpoint {image.number}") from error
                 raise
             except StorePoisoned as poisoned:
-                self._wal.poisoned = poisoned
+                self._wal.poison(poisoned)
                 raise
             self._install(work, image, doomed)
 
@@ -103,7 +110,9 @@ class Checkpointer:
         """Writes what a log has in memory, for readers in other processes; it is synced with a checkpoint."""
         with self._running:
             with self._wal.lock:
+                self._wal.check()
                 log.freeze()
+                log.touched = True
                 progress = [cursor.progress.copy() for cursor in log.cursors.values()]
             try:
                 self._make_room(log)
@@ -114,6 +123,9 @@ class Checkpointer:
                 if isinstance(error, OSError):
                     raise write_failed(error, log.spec.directory) from error
                 raise
+            except StorePoisoned as poisoned:
+                self._wal.poison(poisoned)
+                raise
             with self._wal.lock:
                 log.install(segments)
 
@@ -121,8 +133,12 @@ class Checkpointer:
 
     def _freeze(self, logs: Mapping[int, Log], work: list[_Work], image: Checkpoint) -> None:
         now_us = self._clock()
-        plans = {log.id: _plan_messages(log, now_us) for log in logs.values() if not log.spec.parent}
+        touched = [log for log in logs.values() if log.touched or log.spec.retention.is_timed]
+        plans = {log.id: _plan_messages(log, now_us) for log in touched if not log.spec.parent}
         for log in logs.values():
+            if not log.touched and log.id not in plans:
+                image.logs[log.id] = self.last.logs[log.id]
+                continue
             if log.spec.parent:
                 cursor = logs[log.spec.parent].cursors[log.spec.name]
                 each = self._journal_work(log, cursor, now_us)
@@ -135,14 +151,16 @@ class Checkpointer:
             image.logs[log.id] = each.image
 
     def _journal_work(self, journal: Log, cursor: Cursor, now_us: int) -> _Work:
-        image = _image(journal, cursor.snapshot)
+        image = _image(journal)
+        image.snapshot, image.snapshot_before = cursor.snapshot, cursor.snapshot_before
         each = _Work(journal, Plan(), image)
         if cursor.unsnapped_bytes > self._snapshot_bytes:
-            image.snapshot = journal.next
+            image.snapshot, image.snapshot_before = journal.next, cursor.snapshot
             each.cursor = cursor
+            each.snapped_bytes = cursor.unsnapped_bytes
             each.progress = [cursor.progress.copy()]
         views = [
-            SegmentView(s.info, unsettled=0 if s.info.last < image.snapshot else s.info.rows)
+            SegmentView(s.info, unsettled=0 if s.info.last < image.snapshot_before else s.info.rows)
             for s in journal.segments
         ]
         each.plan = retention.plan(views, cursor.log.spec.retention, now_us)
@@ -203,8 +221,8 @@ class Checkpointer:
         path = snapshot_path(journal.spec.directory, number)
         header = FileHeader(formats.SNAPSHOT, journal.id, number)
         write_whole(self._files, path, header, work.progress[0].encode())
-        if cursor.snapshot:
-            yield snapshot_path(journal.spec.directory, cursor.snapshot)
+        if cursor.snapshot_before not in (0, work.image.snapshot_before):
+            yield snapshot_path(journal.spec.directory, cursor.snapshot_before)
 
     def _install(self, work: Iterable[_Work], image: Checkpoint, doomed: list[str]) -> None:
         with self._wal.lock:
@@ -212,7 +230,8 @@ class Checkpointer:
                 each.log.install(each.segments)
                 if each.cursor is not None:
                     each.cursor.snapshot = each.image.snapshot
-                    each.cursor.unsnapped_bytes = 0
+                    each.cursor.snapshot_before = each.image.snapshot_before
+                    each.cursor.unsnapped_bytes -= each.snapped_bytes
         drop_checkpoints(self._files, keep={self.last.number, image.number})
         for path in self._doomed:
             with suppress(OSError):  # what can't be removed now is removed at the next start
@@ -228,8 +247,8 @@ class Checkpointer:
             self._files.unlink(path)
 
 
-def _image(log: Log, snapshot: int = 0) -> LogImage:
-    return LogImage(log.spec, log.next, log.reserved, snapshot)
+def _image(log: Log) -> LogImage:
+    return LogImage(log.spec, log.next, log.reserved)
 
 
 def _plan_messages(log: Log, now_us: int) -> Plan:

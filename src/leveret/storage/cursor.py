@@ -38,7 +38,13 @@ class Cursor:
     """Made by the store: `cursor = store.create_cursor(log, "billing")`."""
 
     def __init__(
-        self, recorder: Recorder, log: Log, journal: Log, progress: Progress, *, snapshot: int = 0
+        self,
+        recorder: Recorder,
+        log: Log,
+        journal: Log,
+        progress: Progress,
+        *,
+        snapshots: tuple[int, int] = (0, 0),
     ) -> None:
         self._recorder = recorder
         self._mark_safe = progress.mark
@@ -46,8 +52,8 @@ class Cursor:
         self.log = log
         self.journal = journal
         self.progress = progress
-        self.snapshot = snapshot
-        """The number of the first entry that the snapshot on disk does not know."""
+        self.snapshot, self.snapshot_before = snapshots
+        """The numbers of the first entries that the last snapshot, and the one before, do not know."""
         self.unsnapped_bytes = 0
         """Bytes of entries since that snapshot."""
 
@@ -122,7 +128,8 @@ class Cursor:
 
     def start(self) -> None:
         """The first entries of a new cursor: where it begins, and a first mark."""
-        self._recorder.record(self, Entry(Kind.STARTED, [(0, self.progress.low)]))
+        for _ in range(2):  # a lost one would bring back everything below
+            self._recorder.record(self, Entry(Kind.STARTED, [(0, self.progress.low)]))
         self._move_mark(self.progress.low)
 
     def _safe_mark(self) -> int:

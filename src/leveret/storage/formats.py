@@ -50,5 +50,6 @@ def read_header(data: bytes, path: str, kind: bytes) -> FileHeader | None:
         return None
     magic, version, found, id_, number = _FIELDS.unpack(fields)
     if magic != MAGIC or version != VERSION or found != kind:
-        raise UnknownFormat(path, found=version, supported=VERSION)
+        ours = magic == MAGIC and version != VERSION
+        raise UnknownFormat(path, found=version if ours else None, supported=VERSION)
     return FileHeader(found, id_, number)

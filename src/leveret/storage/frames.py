@@ -11,7 +11,8 @@ multiples of 512 bytes, so that a sector that was synced is never written again.
 
 All checksums are xxh3, seeded with the generation of the file, which is new at every reuse: a stale frame
 can't pass. The content's checksum covers everything after the heads. Heads and groups stand twice, because
-without them a single flipped byte would cost the whole round instead of one record.
+without them a single flipped byte would cost the whole round instead of one record. What can be done for a
+frame in which a byte has changed is in `mending.py`.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from itertools import chain
 from struct import Struct
 from typing import NamedTuple
 
-from xxhash import xxh3_64_intdigest
+from xxhash import xxh3_64, xxh3_64_intdigest
 
 from leveret.storage import records
-from leveret.storage.records import ROW_BYTES, Batch, Message, Record
+from leveret.storage.records import ROW, ROW_BYTES, Batch, Message, Record, size_of
 
 SECTOR_BYTES = 512
 
@@ -37,6 +38,14 @@ _GROUP_BYTES = 16
 
 Round = Mapping[int, Sequence[Batch]]
 """What one frame holds: batches by log id."""
+
+
+class Lost(NamedTuple):
+    """A record that can't be read: its log and offset as far as they are known, and where in the file."""
+
+    log: int | None
+    offset: int | None
+    position: int
 
 
 class Head(NamedTuple):
@@ -64,10 +73,12 @@ def encode(round_: Round, *, generation: int, ticket: int, previous: int, synced
     counts = {log: sum(len(batch.messages) for batch in batches) for log, batches in round_.items()}
     groups = array("Q", chain.from_iterable(counts.items())).tobytes()
     rows_from = 2 * HEAD_BYTES + 2 * len(groups)
-    rows, rest = b"", b""
+    rows, batch = b"", b""
     if round_:
-        rows, rest = records.encode(list(chain.from_iterable(round_.values())), position=rows_from)
-    content = b"".join((groups, groups, rows, rest))
+        rows, batch = records.encode(list(chain.from_iterable(round_.values())), position=rows_from)
+    checksum = xxh3_64(groups + groups, seed=generation)
+    checksum.update(batch)
+    length = rows_from + len(batch)
     head = _HEAD.pack(
         _MAGIC,
         len(counts),
@@ -77,12 +88,12 @@ def encode(round_: Round, *, generation: int, ticket: int, previous: int, synced
         synced_us,
         len(rows) // ROW_BYTES,
         0,
-        2 * HEAD_BYTES + len(content),
+        length,
         xxh3_64_intdigest(groups, seed=generation),
-        xxh3_64_intdigest(content, seed=generation),
+        checksum.intdigest(),
     )
     head += _CHECKSUM.pack(xxh3_64_intdigest(head, seed=generation))
-    return b"".join((head, head, content, bytes(-(2 * HEAD_BYTES + len(content)) % SECTOR_BYTES)))
+    return b"".join((head, head, groups, groups, batch, bytes(-length % SECTOR_BYTES)))
 
 
 def read_head(content: bytes | memoryview, position: int, generation: int) -> Head | None:
@@ -108,7 +119,7 @@ def find(content: bytes, position: int, generation: int) -> int:
 
 
 class Frame(NamedTuple):
-    """A frame found in a WAL file; `content` is its bytes, which may be damaged."""
+    """A frame found in a WAL file; `content` is its bytes, which may be damaged, or cut where the file is."""
 
     path: str
     position: int
@@ -120,15 +131,22 @@ class Frame(NamedTuple):
         found: int = xxh3_64_intdigest(memoryview(self.content)[2 * HEAD_BYTES :], seed=self.head.generation)
         return found == self.head.content_checksum
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether the file ends before the frame does: no write does that, it was cut afterwards."""
+        return len(self.content) < self.head.length
+
+    @property
+    def has_both_heads(self) -> bool:
+        return self.content[:HEAD_BYTES] == self.content[HEAD_BYTES : 2 * HEAD_BYTES]
+
     def groups(self) -> list[tuple[int, int]] | None:
         """Log ids and how many records each has; None when both copies are damaged."""
-        size = self.head.groups * _GROUP_BYTES
-        for at in (2 * HEAD_BYTES, 2 * HEAD_BYTES + size):
-            copy = self.content[at : at + size]
-            if xxh3_64_intdigest(copy, seed=self.head.generation) == self.head.groups_checksum:
-                flat = array("Q", copy)
-                return list(zip(flat[::2], flat[1::2], strict=True))
-        return None
+        copy = self.groups_copy()
+        if copy is None:
+            return None
+        flat = array("Q", copy)
+        return list(zip(flat[::2], flat[1::2], strict=True))
 
     def records(self) -> Iterator[tuple[int, list[Record]]]:
         """The records of an intact frame by log."""
@@ -138,21 +156,42 @@ class Frame(NamedTuple):
             yield log, records.decode(rows, self.content, start=0)
             at += count * ROW_BYTES
 
-    def salvage(self) -> tuple[dict[int, list[Record]], list[int]]:
-        """The readable records of a damaged frame by log, and the numbers of those that are lost."""
+    def salvage(self) -> tuple[dict[int, list[Record]], list[Lost]]:
+        """The readable records of a damaged frame by log, and what can be told of those that are lost."""
         groups = self.groups()
         if groups is None:
-            return {}, list(range(self.head.records))
-        good, lost = records.sort_out(self.content, table=self.head.rows_from, count=self.head.records)
-        found = iter(records.decode(good, self.content, start=0))
+            return {}, [Lost(None, None, self.position) for _ in range(self.head.records)]
+        content = self.content.ljust(self.head.length, b"\0")
+        good, lost = records.sort_out(content, table=self.head.rows_from, count=self.head.records)
+        found = iter(records.decode(good, content, start=0))
         missing = set(lost)
         number = 0
         by_log: dict[int, list[Record]] = {}
+        losses: list[Lost] = []
         for log, count in groups:
-            kept = sum(1 for each in range(number, number + count) if each not in missing)
-            by_log[log] = [next(found) for _ in range(kept)]
+            numbers = range(number, number + count)
+            by_log[log] = [next(found) for each in numbers if each not in missing]
+            losses.extend(self._lost(log, each) for each in numbers if each in missing)
             number += count
-        return by_log, lost
+        return by_log, losses
+
+    def groups_copy(self) -> bytes | None:
+        """The bytes of the groups, from whichever copy is intact."""
+        size = self.head.groups * _GROUP_BYTES
+        for at in (2 * HEAD_BYTES, 2 * HEAD_BYTES + size):
+            copy = self.content[at : at + size]
+            if xxh3_64_intdigest(copy, seed=self.head.generation) == self.head.groups_checksum:
+                return copy
+        return None
+
+    def _lost(self, log: int, number: int) -> Lost:
+        """What its row tells of a lost record, when there is one that can be meant."""
+        row = self.content[self.head.rows_from + number * ROW_BYTES :][:ROW_BYTES]
+        if len(row) == ROW_BYTES:
+            position, size = records.extent(row)
+            if self.head.rows_from < position <= position + size <= self.head.length:
+                return Lost(log, ROW.unpack(row)[0], self.position + position)
+        return Lost(log, None, self.position)
 
 
 def batches_of(found: Sequence[Record]) -> list[Batch]:
@@ -163,11 +202,11 @@ def batches_of(found: Sequence[Record]) -> list[Batch]:
     for record in found:
         if record.offset != next_offset or record.time_us != time_us:
             if messages:
-                batches.append(Batch(first, time_us, messages))
+                batches.append(Batch(first, time_us, messages, size_of(messages)))
             messages = []
             first, time_us = record.offset, record.time_us
         messages.append(Message(*record[2:]))
         next_offset = record.offset + 1
     if messages:
-        batches.append(Batch(first, time_us, messages))
+        batches.append(Batch(first, time_us, messages, size_of(messages)))
     return batches

@@ -24,6 +24,9 @@ from typing import NamedTuple
 from leveret.storage.offsets import Range
 from leveret.storage.records import PERSISTENT, Message, Record
 
+ENTRY_BYTES = 40
+"""What an entry takes beside its data."""
+
 
 class Kind(IntEnum):
     """What an entry tells."""

@@ -21,14 +21,14 @@ from leveret.storage.catalog import LogImage
 from leveret.storage.errors import BadRequest, OffsetOutOfRange
 from leveret.storage.files import Files
 from leveret.storage.offsets import Range
-from leveret.storage.records import Batch, Message, Record, batch_bytes, size_of
+from leveret.storage.records import PERSISTENT_FLAGS, Batch, Message, Record, batch_bytes
 from leveret.storage.segment import Block, Report, Segment, SegmentInfo
+from leveret.storage.view import LogView
 
 if TYPE_CHECKING:
     from leveret.storage.cursor import Cursor
 
 MESSAGE_BYTES_MAX = 1 << 30
-_NAME_BYTES_MAX = 255
 _CACHED_BLOCKS = 16
 
 _first_of_batch = itemgetter(0)
@@ -67,6 +67,7 @@ class Log:
         self._pending: list[Batch] = []
         self._frozen: list[Batch] = []
         self._frozen_bytes = 0
+        self.id = image.spec.id
         self.spec = image.spec
         self.next = image.next
         self.reserved = image.reserved
@@ -74,6 +75,8 @@ class Log:
         """The part of the reservation that is durable."""
         self.reserve_ticket = 0
         self.pending_bytes = 0
+        self.touched = True
+        """Whether anything has changed that the next checkpoint must look at."""
         self.segments = tuple(self._segment(info) for info in image.segments)
         self.has_directory = bool(image.segments or image.snapshot)
         self.unsynced: dict[str, Segment] = {}
@@ -82,10 +85,6 @@ class Log:
 
     def __repr__(self) -> str:
         return f"Log({self.id}, {self.first}..{self.next}, {len(self.segments)} segments)"
-
-    @property
-    def id(self) -> int:
-        return self.spec.id
 
     @property
     def first(self) -> int:
@@ -113,11 +112,12 @@ class Log:
 
     # appending
 
-    def add(self, batch: Batch, size: int) -> None:
+    def add(self, batch: Batch) -> None:
         """Takes a batch whose offsets go on from `next`, or jump ahead of it after a restart."""
         self._pending.append(batch)
-        self.pending_bytes += size
-        self.next = batch.stop
+        self.pending_bytes += batch.size
+        self.touched = True
+        self.next = batch.first + len(batch.messages)
 
     # reading
 
@@ -166,6 +166,13 @@ class Log:
             for batch in batches:
                 yield batch.first, batch.stop
 
+    def view(self) -> LogView:
+        """What is in segments, for readers in other processes; `Store.flush` writes the rest there."""
+        end = self.next
+        pending, frozen = self._pending, self._frozen  # in this order: a checkpoint moves the other way
+        stop = next((batches[0].first for batches in (frozen, pending) if batches), end)
+        return LogView(self.id, self.spec.directory, tuple(segment.info for segment in self.segments), stop)
+
     def priorities(self) -> Iterator[tuple[int, int]]:
         """Offset and priority of every message that has one, in segments."""
         for segment in self.segments:
@@ -177,12 +184,14 @@ class Log:
         """What is in memory now will be written; what comes later waits for the next time."""
         self._frozen, self._pending = self._pending, []
         self._frozen_bytes, self.pending_bytes = self.pending_bytes, 0
+        self.touched = False
 
     def thaw(self) -> None:
         """Undoes `freeze`."""
         self._pending = self._frozen + self._pending
         self.pending_bytes += self._frozen_bytes
         self._frozen = []
+        self.touched = True
 
     def frozen(self) -> Sequence[Batch]:
         return self._frozen
@@ -202,15 +211,10 @@ class Log:
         self.segments = segments
         self._frozen = []
 
-    def prepend(self, infos: Iterable[SegmentInfo]) -> None:
-        """Takes back older segments, when what made them superfluous turned out to be damaged."""
-        older = [info for info in infos if not self.segments or info.last < self.segments[0].info.first]
-        self.segments = (*map(self._segment, older), *self.segments)
-
     def rewritten(self, segment: Segment, live: Iterable[Range]) -> Segment:
         """A copy of a segment with its live records only, under the next edition."""
         info = SegmentInfo(first=segment.info.first, edition=segment.info.edition + 1)
-        batches = (Batch(r.offset, r.time_us, [Message(*r[2:])]) for r in segment.records(live))
+        batches = (Batch(r.offset, r.time_us, [Message(*r[2:])], len(r.body)) for r in segment.records(live))
         copy = self._segment(info).extended(batches)
         self.unsynced[copy.path] = copy
         return copy
@@ -221,7 +225,7 @@ class Log:
         size = segments[-1].info.length_bytes if segments else 0
         for batch in batches:
             part.append(batch)
-            size += size_of(batch.messages) + batch_bytes(len(batch.messages))
+            size += batch.size + batch_bytes(len(batch.messages))
             if size >= self._segment_bytes:
                 yield part
                 part, size = [], 0
@@ -232,21 +236,26 @@ class Log:
         return Segment(self._files, self.spec.directory, info, log_id=self.id, report=self._report)
 
 
-def check_messages(messages: Sequence[Message]) -> int:
-    """Bytes of data in the messages; `BadRequest` when one does not fit the format."""
+def measure(messages: Sequence[Message]) -> tuple[int, bool]:
+    """Bytes of data, and whether all are persistent; `BadRequest` when a message does not fit the format."""
     if not messages:
         raise BadRequest("an append without messages", hint="Append at least one.")
     exchanges, keys, headers, bodies, flags, priorities = zip(*messages, strict=True)
-    names = max(max(map(len, exchanges)), max(map(len, keys)))
-    size = sum(map(len, bodies)) + sum(map(len, headers)) + sum(map(len, exchanges)) + sum(map(len, keys))
-    if names > _NAME_BYTES_MAX or max(flags) > 0x7F or max(priorities) > 0xFF or min(flags + priorities) < 0:
+    try:  # `bytes` refuses what does not fit into one
+        names = sum(bytes(map(len, exchanges))) + sum(bytes(map(len, keys)))
+        flag_bytes, _ = bytes(flags), bytes(priorities)
+        fits = flag_bytes.isascii()
+    except ValueError:
+        fits = False
+    if not fits:
         raise BadRequest(
             "a message whose exchange, routing key, flags or priority does not fit",
             hint="Names have at most 255 bytes, flags 7 bits, a priority 8 bits.",
         )
-    if size > MESSAGE_BYTES_MAX and max(map(len, bodies)) > MESSAGE_BYTES_MAX:
+    size = names + sum(map(len, headers)) + sum(map(len, bodies))
+    if size > MESSAGE_BYTES_MAX and max(map(len, headers)) + max(map(len, bodies)) > MESSAGE_BYTES_MAX:
         raise BadRequest("a message of more than 1 GiB", hint="Store it elsewhere and send a reference.")
-    return size
+    return size, not flag_bytes.translate(None, PERSISTENT_FLAGS)
 
 
 def _from_batches(batches: Sequence[Batch], start: int, stop: int) -> Iterator[Record]:

@@ -20,6 +20,7 @@ from leveret.storage.ackset import AckSet
 from leveret.storage.errors import BadRequest, NotInFlight
 from leveret.storage.journal import Entry, Kind
 from leveret.storage.offsets import OffsetSet, Range
+from leveret.storage.records import Message
 
 _DUE_SHIFT = 64
 _OFFSET_MASK = (1 << _DUE_SHIFT) - 1
@@ -101,14 +102,14 @@ class Progress:
 
     # changes
 
-    def extend(self, start: int, stop: int, priorities: Sequence[int] = ()) -> None:
-        """These offsets are now in the log."""
-        if len(self._ready) == 1 or not any(priorities):
+    def extend(self, start: int, stop: int, messages: Sequence[Message]) -> None:
+        """These messages are now in the log, at [start, stop)."""
+        highest = len(self._ready) - 1
+        if not highest:
             self._ready[0].add(start, stop)
             return
-        highest = len(self._ready) - 1
-        for offset, priority in enumerate(priorities, start):
-            level = min(priority, highest)
+        for offset, message in enumerate(messages, start):
+            level = min(message.priority, highest)
             self._ready[level].add(offset, offset + 1)
             if level:
                 self._levels[level].add(offset, offset + 1)
@@ -246,6 +247,7 @@ class Progress:
         elif entry.kind is Kind.DELIVERED:
             self.delayed.remove_many(ranges)
             self.in_flight.add_many(ranges)
+            self.mark = max(self.mark, *(stop for _, stop in ranges))  # a damaged MARKED costs nothing then
         elif entry.kind is Kind.SETTLED:
             self.in_flight.remove_many(ranges)
             self.delayed.remove_many(ranges)

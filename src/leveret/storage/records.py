@@ -6,10 +6,10 @@ digests, then the data of all records end to end. The row tells where its data i
 body never hides its neighbours; the digest of a record covers its row and its data, and only serves to
 locate damage: whoever frames a batch (a block, a WAL frame) puts one checksum over the whole of it.
 
-    batch    rows: 32 B x n | digests: 4 B x n | data
+    batch    rows: 32 B x n | digests: 8 B x n | data
     row      offset u64 | time u64 (us) | position u32 | body u32 | header u32 | exchange u8 | key u8
              | flags u8 | priority u8                  (body, header, exchange and key are lengths)
-    digest   xxh32 of row and data, u32
+    digest   xxh3 of the data, seeded with xxh3 of the row: u64
     data     exchange, routing key, content header as it came over the wire, body
 
 Everything here works on whole batches with loops in C (`map`, `zip`, `join`); it does no IO.
@@ -17,18 +17,17 @@ Everything here works on whole batches with loops in C (`map`, `zip`, `join`); i
 
 from __future__ import annotations
 
-import operator
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, chain, repeat
 from struct import Struct
 from typing import NamedTuple
 
-from xxhash import xxh32_intdigest
+from xxhash import xxh3_64_intdigest
 
 ROW = Struct("<QQIIIBBBB")
 ROW_BYTES = ROW.size
-DIGEST = Struct("<I")
+DIGEST = Struct("<Q")
 DIGEST_BYTES = DIGEST.size
 FLAGS_BYTE = 30
 """Where a row keeps its flags; `table[FLAGS_BYTE::ROW_BYTES]` is the flags column of a table."""
@@ -36,6 +35,7 @@ PRIORITY_BYTE = 31
 
 PERSISTENT = 0x01
 """Set by the caller: the record must survive a restart. The bits 0x02 to 0x40 are the caller's own."""
+PERSISTENT_FLAGS = bytes(flags for flags in range(256) if flags & PERSISTENT)
 FIRST = 0x80
 """Set by the layout on the first row of a batch, so that an index alone shows where batches begin."""
 
@@ -70,11 +70,12 @@ class Record(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Messages that were appended together: dense offsets from `first`, one time."""
+    """Messages that were appended together: dense offsets from `first`, one time, `size` bytes of data."""
 
     first: int
     time_us: int
     messages: Sequence[Message]
+    size: int
 
     @property
     def stop(self) -> int:
@@ -85,7 +86,8 @@ class Batch(NamedTuple):
         if start <= self.first and stop >= self.stop:
             return self
         start = max(start, self.first)
-        return Batch(start, self.time_us, self.messages[start - self.first : stop - self.first])
+        messages = self.messages[start - self.first : stop - self.first]
+        return Batch(start, self.time_us, messages, size_of(messages))
 
     def records(self, start: int, stop: int) -> Iterator[Record]:
         """Its records with offsets in [start, stop)."""
@@ -102,9 +104,9 @@ def size_of(messages: Iterable[Message]) -> int:
 
 
 def encode(batches: Sequence[Batch], *, position: int) -> tuple[bytes, bytes]:
-    """The rows of the batches, and their digests and data; `position` is where the rows will stand.
+    """The rows of the batches alone, and the whole: rows, digests, data. `position` is where it will stand.
 
-    Rows hold positions of the file they are written to. About 0.6 us for a message of 100 bytes.
+    Rows hold positions of the file they are written to. About 0.5 us for a message of 100 bytes.
     """
     messages = list(chain.from_iterable(batch.messages for batch in batches))
     exchanges, keys, headers, bodies, flags, priorities = zip(*messages, strict=True)
@@ -123,8 +125,9 @@ def encode(batches: Sequence[Batch], *, position: int) -> tuple[bytes, bytes]:
             priorities,
         )
     )
-    digests = array("I", map(xxh32_intdigest, map(operator.add, rows, data)))
-    return _EMPTY.join(rows), digests.tobytes() + _EMPTY.join(data)
+    digests = array("Q", map(xxh3_64_intdigest, data, map(xxh3_64_intdigest, rows)))
+    table = _EMPTY.join(rows)
+    return table, _EMPTY.join(chain((table, digests), data))
 
 
 def batch_bytes(count: int) -> int:
@@ -166,7 +169,8 @@ def digest(row: bytes, content: bytes, *, start: int) -> int:
     position, size = extent(row)
     if position < start or position + size > start + len(content):
         return -1
-    return xxh32_intdigest(row + content[position - start : position - start + size])
+    data = content[position - start : position - start + size]
+    return int(xxh3_64_intdigest(data, xxh3_64_intdigest(row)))
 
 
 def sort_out(
@@ -198,15 +202,13 @@ def pieces(batches: Iterable[Batch]) -> Iterator[list[Batch]]:
     count = size = 0
     for batch in batches:
         for part in _split(batch):
-            part_size = size_of(part.messages)
-            if piece and (
-                count + len(part.messages) > BATCH_RECORDS_MAX or size + part_size > BATCH_BYTES_MAX
-            ):
+            full = count + len(part.messages) > BATCH_RECORDS_MAX or size + part.size > BATCH_BYTES_MAX
+            if piece and full:
                 yield piece
                 piece, count, size = [], 0, 0
             piece.append(part)
             count += len(part.messages)
-            size += part_size
+            size += part.size
     if piece:
         yield piece
 
@@ -214,7 +216,7 @@ def pieces(batches: Iterable[Batch]) -> Iterator[list[Batch]]:
 def _split(batch: Batch) -> Iterator[Batch]:
     """Halves a batch until each part is within the bounds or a single message."""
     count = len(batch.messages)
-    if count > 1 and (count > BATCH_RECORDS_MAX or size_of(batch.messages) > BATCH_BYTES_MAX):
+    if count > 1 and (count > BATCH_RECORDS_MAX or batch.size > BATCH_BYTES_MAX):
         middle = batch.first + count // 2
         yield from _split(batch.slice(batch.first, middle))
         yield from _split(batch.slice(middle, batch.stop))

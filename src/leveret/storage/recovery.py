@@ -1,13 +1,17 @@
 """What an earlier process left: the last checkpoint, and what the WAL says happened after it.
 
-Reads only. A frame below the last intact one that is damaged itself was synced once: what can be read of it
-is used, what can't is named. Above the last intact frame is the end: a round that never became durable.
+Changes nothing. A round of the WAL names the round before it, so the rounds that count are found from the
+last one backwards; one that was tried, failed, and written again with the next is not among them. A damaged
+frame that has others behind it was synced once: what can be read of it is used, what can't is named. The last
+one may never have become durable, and then it must not count in part: it counts when it is intact, or can be
+mended (`mending.py`), or when its file was cut, which no crash does.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from leveret.storage import formats
@@ -15,14 +19,18 @@ from leveret.storage.catalog import CATALOG_LOG, Checkpoint, LogImage, read_chec
 from leveret.storage.durable import read_whole
 from leveret.storage.errors import Damage, UnknownFormat
 from leveret.storage.files import Files
-from leveret.storage.formats import VERSION
+from leveret.storage.formats import HEADER_BYTES, VERSION
 from leveret.storage.frames import Frame, batches_of
-from leveret.storage.journal import Entry
+from leveret.storage.journal import ENTRY_BYTES, Entry
 from leveret.storage.log import Log
+from leveret.storage.mending import mend
 from leveret.storage.progress import Progress
 from leveret.storage.records import Batch, Record
 from leveret.storage.segment import Report
 from leveret.storage.wal import DIRECTORY, Wal
+
+_KINDS = {"msgs": formats.SEGMENT, "index": formats.INDEX, "snapshot": formats.SNAPSHOT}
+UNFINISHED = "the WAL ends with a round that is not intact: it was never released, or it is damaged and lost"
 
 
 @dataclass(slots=True)
@@ -33,8 +41,8 @@ class Recovered:
     ticket: int
     clean: bool
     pending: dict[int, list[Batch]] = field(default_factory=dict)
-    before: Checkpoint | None = None
-    """The checkpoint before, for what of this one turns out to be damaged."""
+    damaged: bool = False
+    """Something of the WAL was lost, or may be: reservations of offsets too."""
 
 
 def recover(files: Files, wal: Wal, report: Report) -> Recovered:
@@ -45,31 +53,67 @@ def recover(files: Files, wal: Wal, report: Report) -> Recovered:
             raise UnknownFormat("checkpoint", None, supported=VERSION)
         return Recovered(Checkpoint(), 0, clean=True)
     checkpoint = found[0]
-    frames = _without_torn_twins(wal.recover(report, after=checkpoint.ticket))
-    last = max((frame.head.ticket for frame in frames if frame.is_intact), default=checkpoint.ticket)
-    recovered = Recovered(checkpoint, last, clean=checkpoint.clean and not frames)
-    recovered.before = found[1] if len(found) > 1 else None
+    _check_headers(files, checkpoint, report)
+    damage: list[Damage] = []
+    rounds = _rounds(wal.recover(damage.append, after=checkpoint.ticket), damage.append)
+    last = rounds[-1].head.ticket if rounds else checkpoint.ticket
+    recovered = Recovered(checkpoint, last, clean=checkpoint.clean and not rounds)
     previous = checkpoint.ticket
-    for frame in frames:
-        if frame.head.ticket > last:
-            break
-        if frame.head.previous != previous:
-            what = f"rounds {previous + 1} to {frame.head.previous} of the WAL can't be found"
-            report(Damage(frame.path, frame.position, None, what))
+    for frame in rounds:
+        if frame.head.previous > previous:
+            what = f"rounds {previous + 1} to {frame.head.previous} can't be found; what they held is lost"
+            damage.append(Damage(frame.path, frame.position, None, what))
         previous = frame.head.ticket
-        for log_id, records in _records_of(frame, report):
-            _apply(recovered, log_id, records)
+        for log_id, records in _records_of(frame, damage.append):
+            if not _apply(recovered, log_id, records):
+                for record in records:
+                    what = f"the creation of log {log_id} is lost, and this record with it"
+                    damage.append(Damage(frame.path, frame.position, record.offset, what))
+    for each in damage:
+        report(each)
+    recovered.damaged = bool(damage)
     return recovered
 
 
-def _without_torn_twins(frames: list[Frame]) -> list[Frame]:
-    """A ticket whose frame was torn is used again by the next process: the intact frame counts."""
-    best: dict[int, Frame] = {}
-    for frame in frames:
-        other = best.get(frame.head.ticket)
-        if other is None or (frame.is_intact and not other.is_intact):
-            best[frame.head.ticket] = frame
-    return list(best.values())
+def _check_headers(files: Files, checkpoint: Checkpoint, report: Report) -> None:
+    """Before anything is changed: files of a newer version are refused, damaged headers are named."""
+    for path in sorted(checkpoint.paths()):
+        kind = _KINDS[path.rpartition("/")[2].partition(".")[0]]
+        try:
+            with files.open(path) as file:
+                header = formats.read_header(file.read(HEADER_BYTES, 0), path, kind)
+        except FileNotFoundError:
+            header = None
+        if header is None:
+            report(Damage(path, 0, None, "the header of a file is damaged, or the file is missing"))
+
+
+def _rounds(frames: list[Frame], report: Report) -> list[Frame]:
+    """The frames that count, oldest first, mended where that can be done."""
+    mended = [_mended(frame, report) for frame in frames]
+    rounds: list[Frame] = []
+    for frame in sorted(mended, key=lambda frame: (frame.head.ticket, frame.is_intact), reverse=True):
+        if not rounds:
+            if frame.is_intact or frame.is_cut:
+                rounds.append(frame)
+            else:
+                report(Damage(frame.path, frame.position, None, UNFINISHED))
+        elif frame.head.ticket <= rounds[-1].head.previous:
+            rounds.append(frame)
+    return rounds[::-1]
+
+
+def _mended(frame: Frame, report: Report) -> Frame:
+    if frame.is_intact:
+        if not frame.has_both_heads:
+            what = "one of the two heads of a WAL frame is damaged; the other was used"
+            report(Damage(frame.path, frame.position, None, what))
+        return frame
+    found = mend(frame)
+    if found is None:
+        return frame
+    report(Damage(frame.path, found[1], None, "a WAL frame was damaged here and could be mended"))
+    return found[0]
 
 
 def _records_of(frame: Frame, report: Report) -> Iterable[tuple[int, list[Record]]]:
@@ -78,41 +122,46 @@ def _records_of(frame: Frame, report: Report) -> Iterable[tuple[int, list[Record
 
 def _salvaged(frame: Frame, report: Report) -> Iterator[tuple[int, list[Record]]]:
     by_log, lost = frame.salvage()
-    what = "a WAL frame was damaged; its records could all be saved"
-    if lost:
-        what = f"{len(lost)} of {frame.head.records} records of a WAL frame do not match their checksums"
-    report(Damage(frame.path, frame.position, None, what))
+    for each in lost:
+        what = f"a record of log {each.log} in the WAL is damaged and lost"
+        report(Damage(frame.path, each.position, each.offset, what))
+    if not lost:
+        report(
+            Damage(frame.path, frame.position, None, "a WAL frame was damaged; its records could be saved")
+        )
     yield from by_log.items()
 
 
-def _apply(recovered: Recovered, log_id: int, records: list[Record]) -> None:
+def _apply(recovered: Recovered, log_id: int, records: list[Record]) -> bool:
+    """False when nothing is known of the log."""
     checkpoint = recovered.checkpoint
     if log_id == CATALOG_LOG:
         for record in records:
             checkpoint.apply(json.loads(record.body))
     elif log_id in checkpoint.logs:
         recovered.pending.setdefault(log_id, []).extend(batches_of(records))
+    return log_id == CATALOG_LOG or log_id in checkpoint.logs or log_id in checkpoint.deleted
 
 
 def load_progress(
-    files: Files, journal: Log, image: LogImage, *, before: LogImage | None, report: Report
-) -> Progress:
-    """A cursor's state: its snapshot, and the journal's entries since.
+    files: Files, journal: Log, image: LogImage, *, report: Report
+) -> tuple[Progress, int, int]:
+    """A cursor's state, from a snapshot and the journal's entries since; the snapshot's number; their bytes.
 
     When the snapshot is damaged, the one before it and a longer piece of the journal tell the same.
     """
-    for number in dict.fromkeys((image.snapshot, before.snapshot if before else 0, 0)):
+    for number in (image.snapshot, image.snapshot_before, 0):
         progress = _snapshot(files, journal, number, report)
         if progress is not None:
             break
     assert progress is not None
-    if number < image.snapshot and before is not None:
-        journal.prepend(before.segments)
     start = max(number, journal.first)
+    size = 0
     if start < journal.next:
         for record in journal.read([(start, journal.next)]):
             progress.apply(Entry.of(record))
-    return progress
+            size += ENTRY_BYTES + len(record.routing_key) + len(record.header) + len(record.body)
+    return progress, number, size
 
 
 def _snapshot(files: Files, journal: Log, number: int, report: Report) -> Progress | None:
@@ -139,4 +188,13 @@ def remove_strays(files: Files, *, keep: set[str]) -> None:
             for name in files.names(directory):
                 path = f"{directory}/{name}"
                 if name != "cursors" and path not in keep:
-                    files.unlink(path)
+                    _remove(files, path)
+    for name in files.names(DIRECTORY):
+        if name.endswith(".new"):
+            _remove(files, f"{DIRECTORY}/{name}")
+
+
+def _remove(files: Files, path: str) -> None:
+    """What can't be removed now is removed another time."""
+    with suppress(OSError):
+        files.unlink(path)

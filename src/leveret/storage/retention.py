@@ -27,6 +27,11 @@ class Retention:
     audit_us: int = 0
 
     @property
+    def is_timed(self) -> bool:
+        """Whether something may go though nothing has happened but the passing of time."""
+        return self.max_age_us is not None or self.audit_us > 0
+
+    @property
     def keeps_dead(self) -> bool:
         """Whether a message that everybody has settled must still be written."""
         return self.keep_settled or self.audit_us > 0

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from struct import Struct
 from typing import NamedTuple
 
-from xxhash import xxh3_64_intdigest
+from xxhash import xxh3_64, xxh3_64_intdigest
 
 from leveret.storage import formats, records
 from leveret.storage.durable import sync_file
@@ -35,6 +35,7 @@ from leveret.storage.records import (
     DIGEST_BYTES,
     FLAGS_BYTE,
     PERSISTENT,
+    PERSISTENT_FLAGS,
     ROW,
     ROW_BYTES,
     Batch,
@@ -47,7 +48,6 @@ CHECKSUM_FROM = 16
 
 Report = Callable[[Damage], None]
 
-_persistent_flags = bytes(flags for flags in range(256) if flags & PERSISTENT)
 _first_rows = re.compile(b"[\x80-\xff]", re.DOTALL)
 
 
@@ -179,6 +179,7 @@ class Segment:
         content = self._read(block.length, block.position)
         if is_intact(content, block.position, block.length):
             return content[BLOCK.size : BLOCK.size + block.rows * ROW_BYTES], content
+        content = content.ljust(block.length, b"\x00")
         return self._salvage(block, content), content
 
     def blocks(self) -> list[Block]:
@@ -203,7 +204,8 @@ class Segment:
                     yield start, stop
                 start = row[0]
             stop = row[0] + 1
-        yield start, stop
+        if start >= 0:
+            yield start, stop
 
     def transient(self) -> Iterator[int]:
         """The offsets of its records that are not persistent."""
@@ -243,7 +245,6 @@ class Segment:
         if _blocks_of(table, self.info) is None:
             table = b""
         by_index = table[block.row * ROW_BYTES : (block.row + block.rows) * ROW_BYTES]
-        content = content.ljust(block.length, b"\x00")
         good, lost = records.sort_out(
             content, table=BLOCK.size, count=block.rows, start=block.position, other=by_index
         )
@@ -332,14 +333,15 @@ def _write_block(
 ) -> SegmentInfo:
     """Writes one block and its index rows, notes it in `blocks`, and returns what the segment then holds."""
     position = info.length_bytes
-    rows, rest = records.encode(piece, position=position + BLOCK.size)
+    rows, content = records.encode(piece, position=position + BLOCK.size)
     count = len(rows) // ROW_BYTES
-    length = BLOCK.size + len(rows) + len(rest)
+    length = BLOCK.size + len(content)
     first = piece[0].first
     last = piece[-1].stop - 1
-    tail = BLOCK.pack(BLOCK_MAGIC, length, 0, first, count, 0)[CHECKSUM_FROM:] + rows + rest
-    checksum = xxh3_64_intdigest(tail, seed=position)
-    file.write(BLOCK.pack(BLOCK_MAGIC, length, checksum, first, count, 0)[:CHECKSUM_FROM] + tail, position)
+    checksum = xxh3_64(BLOCK.pack(BLOCK_MAGIC, length, 0, first, count, 0)[CHECKSUM_FROM:], seed=position)
+    checksum.update(content)
+    file.write(BLOCK.pack(BLOCK_MAGIC, length, checksum.intdigest(), first, count, 0), position)
+    file.write(content, position + BLOCK.size)
     index.write(rows, _index_size(info))
     flags = rows[FLAGS_BYTE::ROW_BYTES]
     blocks.append(Block(first, last, position, length, info.rows, count))
@@ -348,7 +350,7 @@ def _write_block(
         length_bytes=position + length,
         rows=info.rows + count,
         last=last,
-        transient=info.transient + len(flags.translate(None, _persistent_flags)),
+        transient=info.transient + len(flags.translate(None, PERSISTENT_FLAGS)),
         oldest_us=info.oldest_us or piece[0].time_us,
         newest_us=piece[-1].time_us,
         index_hash=xxh3_64_intdigest(rows, seed=info.index_hash),
@@ -361,6 +363,8 @@ def _blocks_of(table: bytes, info: SegmentInfo) -> list[Block] | None:
     if len(table) != info.rows * ROW_BYTES:
         return None
     starts = [match.start() for match in _first_rows.finditer(table[FLAGS_BYTE::ROW_BYTES])]
+    if starts[:1] != [0]:
+        return None if info.rows else []
     blocks = []
     position = HEADER_BYTES
     hashed = 0

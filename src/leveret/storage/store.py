@@ -19,21 +19,22 @@ from typing import Any
 from leveret.storage.catalog import CATALOG_LOG, LogImage, LogSpec, change
 from leveret.storage.checkpointer import Checkpointer
 from leveret.storage.cursor import Cursor, check_name
-from leveret.storage.errors import BadName, Damage, OffsetOutOfRange, UnknownCursor, UnknownLog
-from leveret.storage.files import Files
-from leveret.storage.journal import Entry, Kind
-from leveret.storage.log import BlockCache, Log, check_messages
+from leveret.storage.durable import make_directory
+from leveret.storage.errors import BadName, Damage, OffsetOutOfRange, UnknownCursor, UnknownLog, write_failed
+from leveret.storage.files import Files, Lock
+from leveret.storage.journal import ENTRY_BYTES, Entry, Kind
+from leveret.storage.log import BlockCache, Log, measure
 from leveret.storage.offsets import Range
 from leveret.storage.progress import Progress
-from leveret.storage.records import PERSISTENT, Batch, Message, size_of
+from leveret.storage.records import PERSISTENT, Batch, Message
 from leveret.storage.recovery import Recovered, load_progress, recover, remove_strays
 from leveret.storage.retention import Retention
 from leveret.storage.transaction import Transaction
 from leveret.storage.wal import Wal
 
-ENTRY_BYTES = 36
-"""What a journal entry takes beside its data."""
 RESERVE_AHEAD = 1 << 20
+LOST_AHEAD = 1 << 24
+"""Offsets and ids that are skipped when rounds may be lost: more than those of a WAL file can have used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,19 +75,21 @@ class Store:
         self._pending_bytes = 0
         self.damage: list[Damage] = []
         """What was found damaged since the store was opened."""
-        self._lock = files.lock("lock")
+        self._lock = _lock(files)
+        self._wal = Wal(files, file_bytes=options.wal_bytes, clock=clock, entropy=entropy)
         try:
-            self._wal = Wal(files, file_bytes=options.wal_bytes, clock=clock, entropy=entropy)
-            recovered = recover(files, self._wal, self.damage.append)
-            self._next_id = recovered.checkpoint.next_id
+            recovered = recover(files, self._wal, self._note)
             self._checkpointer = Checkpointer(
                 files, self._wal, recovered.checkpoint, snapshot_bytes=options.snapshot_bytes, clock=clock
             )
             self._wal.begin(recovered.ticket)
             self._load(recovered)
             self._begin(recovered)
-        except BaseException:
+        except BaseException as error:
+            self._wal.close()
             self._lock.release()
+            if isinstance(error, OSError):
+                raise write_failed(error, "the data directory") from error
             raise
 
     # logs and cursors
@@ -131,6 +134,7 @@ class Store:
         self._check_alive(log)
         with self._wal.lock:
             log.spec = replace(log.spec, retention=retention)
+            log.touched = True
             return self._change(alter=asdict(log.spec))
 
     def delete_log(self, log: Log) -> int:
@@ -153,10 +157,10 @@ class Store:
 
     def append(self, log: Log, messages: Sequence[Message]) -> Range:
         """Appends a batch; returns the offsets [start, stop) it got. Durable when `ticket` is safe."""
-        size = check_messages(messages)
+        measured = measure(messages)
         self.prepare(log, len(messages))
         with self._wal.lock:
-            return self._append(log, messages, size)
+            return self._append(log, messages, measured, now_us=self._clock())
 
     def transaction(self) -> Transaction:
         """Several changes in one round."""
@@ -183,8 +187,7 @@ class Store:
 
     def checkpoint(self) -> None:
         """Writes what is in memory to the files and frees the WAL. Any thread; one at a time."""
-        self._checkpointer.run(self._logs, next_id=lambda: self._next_id, deleted=self._deleted)
-        self._recount()
+        self._checkpoint()
 
     @property
     def checkpoint_due(self) -> bool:
@@ -203,10 +206,8 @@ class Store:
     def close(self) -> None:
         """Checkpoints, and lets go of the directory. A store that can't write any more is let go as it is."""
         try:
-            if not self._wal.poisoned:
-                self._checkpointer.run(
-                    self._logs, next_id=lambda: self._next_id, deleted=self._deleted, clean=True
-                )
+            if not self._wal.stopped:
+                self._checkpoint(clean=True)
         finally:
             self._wal.close()
             self._lock.release()
@@ -219,9 +220,10 @@ class Store:
         size = len(message.body) + len(message.routing_key) + len(message.header)
         journal = cursor.journal
         with self._wal.lock:
-            batch = Batch(journal.next, self._clock(), (message,))
+            batch = Batch(journal.next, self._clock(), (message,), size)
             ticket = self._wal.collect(journal.id, batch)
-            journal.add(batch, size)
+            journal.add(batch)
+            cursor.log.touched = True
             cursor.unsnapped_bytes += size + ENTRY_BYTES
             self._pending_bytes += size
         return ticket
@@ -229,18 +231,18 @@ class Store:
     def prepare(self, log: Log, count: int) -> None:
         """Makes sure that so many offsets can be issued; raises when nothing can be appended."""
         self._check_alive(log)
-        self._wal.check()
         if self._wal.failed:
-            raise self._wal.failed
+            raise self._wal.failed.with_traceback(None)  # or it would grow with every raise
         if log.next + count > log.reserved_safe - self._options.reserve_ahead // 2:
             self._reserve(log, count)
 
     def apply(self, transaction: Transaction) -> int:
         """Applies a checked transaction in one round."""
-        sizes = [check_messages(messages) for _, messages in transaction.appends]
+        measured = [measure(messages) for _, messages in transaction.appends]
         with self._wal.lock:
-            for (log, messages), size in zip(transaction.appends, sizes, strict=True):
-                transaction.offsets.append(self._append(log, messages, size))
+            now_us = self._clock()
+            for (log, messages), each in zip(transaction.appends, measured, strict=True):
+                transaction.offsets.append(self._append(log, messages, each, now_us=now_us))
             for cursor, entry in transaction.entries:
                 if entry.kind is Kind.SETTLED:
                     cursor.progress.settle(entry.ranges)
@@ -253,17 +255,23 @@ class Store:
 
     # inside
 
-    def _append(self, log: Log, messages: Sequence[Message], size: int) -> Range:
-        batch = Batch(log.next, self._clock(), messages)
-        for part in _persistent_parts(batch):
-            self._wal.collect(log.id, part)
-        log.add(batch, size)
+    def _append(
+        self, log: Log, messages: Sequence[Message], measured: tuple[int, bool], *, now_us: int
+    ) -> Range:
+        size, persistent = measured
+        start = log.next
+        stop = start + len(messages)
+        batch = Batch(start, now_us, messages, size)
+        if persistent:
+            self._wal.collect(log.id, batch)
+        else:
+            for part in _persistent_parts(batch):
+                self._wal.collect(log.id, part)
+        log.add(batch)
         self._pending_bytes += size
         for cursor in log.cursors.values():
-            progress = cursor.progress
-            priorities = [message.priority for message in messages] if progress.priorities else ()
-            progress.extend(batch.first, batch.stop, priorities)
-        return batch.first, batch.stop
+            cursor.progress.extend(start, stop, messages)
+        return start, stop
 
     def _reserve(self, log: Log, count: int) -> None:
         """Reserves offsets ahead, and waits for it only when what is safely reserved is used up."""
@@ -273,6 +281,7 @@ class Store:
         if log.next + count > log.reserved - (0 if log.reserve_ticket else ahead // 2):
             with self._wal.lock:
                 log.reserved = log.next + count + ahead
+                log.touched = True
                 log.reserve_ticket = self._change(reserve=[log.id, log.reserved])
         if log.next + count > log.reserved_safe:
             self.sync()
@@ -294,13 +303,19 @@ class Store:
         return self._change(delete=log.id)
 
     def _change(self, **what: Any) -> int:
-        return self._wal.collect(CATALOG_LOG, Batch(0, self._clock(), (change(**what),)))
+        message = change(**what)
+        twice = (message, message)
+        return self._wal.collect(CATALOG_LOG, Batch(0, self._clock(), twice, 2 * len(message.body)))
+
+    def _note(self, damage: Damage) -> None:
+        if damage not in self.damage:
+            self.damage.append(damage)
 
     def _open_log(self, image: LogImage) -> Log:
         return Log(
             self._files,
             image,
-            report=self.damage.append,
+            report=self._note,
             cache=self._cache,
             segment_bytes=self._options.segment_bytes,
         )
@@ -308,6 +323,12 @@ class Store:
     def _check_alive(self, log: Log) -> None:
         if self._logs.get(log.id) is not log:
             raise UnknownLog(f"log {log.id} has been deleted")
+
+    def _checkpoint(self, *, clean: bool = False, opening: bool = False) -> None:
+        self._checkpointer.run(
+            self._logs, next_id=lambda: self._next_id, deleted=self._deleted, clean=clean, opening=opening
+        )
+        self._recount()
 
     def _recount(self) -> None:
         with self._wal.lock:
@@ -318,45 +339,49 @@ class Store:
     def _load(self, recovered: Recovered) -> None:
         """Logs and cursors as they were at the last durable ticket."""
         images = recovered.checkpoint.logs
-        before = recovered.before.logs if recovered.before else {}
         for id_, image in images.items():
             log = self._logs[id_] = self._open_log(image)
             for batch in recovered.pending.get(id_, ()):
-                log.add(batch, size_of(batch.messages))
+                log.add(batch)
         for id_, image in images.items():
             if image.spec.parent:
                 journal = self._logs[id_]
                 parent = self._logs[image.spec.parent]
-                progress = load_progress(
-                    self._files, journal, image, before=before.get(id_), report=self.damage.append
+                progress, snapshot, size = load_progress(self._files, journal, image, report=self._note)
+                cursor = parent.cursors[image.spec.name] = Cursor(
+                    self, parent, journal, progress, snapshots=(snapshot, image.snapshot_before)
                 )
-                parent.cursors[image.spec.name] = Cursor(
-                    self, parent, journal, progress, snapshot=image.snapshot
-                )
+                cursor.unsnapped_bytes = size
 
     def _begin(self, recovered: Recovered) -> None:
-        """Numbering goes on, what was in flight comes back, and a first checkpoint says so."""
+        """Numbering goes on, what was in flight comes back, and checkpoints say so."""
+        skipped = LOST_AHEAD if recovered.damaged else 0
+        self._next_id = recovered.checkpoint.next_id + skipped
         for log in self.logs.values():
             if recovered.clean:
                 log.reserved = log.reserved_safe = log.next
-            log.next = max(log.next, log.reserved)
+            log.next = max(log.next, log.reserved) + skipped
             transient = [(offset, offset + 1) for segment in log.segments for offset in segment.transient()]
             for cursor in log.cursors.values():
                 cursor.reopen(clean=recovered.clean, transient=transient)
-        self.checkpoint()
-        if self._checkpointer.last.number == 1:
-            self.checkpoint()
-        remove_strays(self._files, keep=self._checkpointer.last.paths() | recovered.checkpoint.paths())
+        self._checkpoint(opening=True)
+        kept = self._checkpointer.last.paths()
+        self._checkpoint(opening=True)  # the last two must not reach back into what another process left
+        remove_strays(self._files, keep=kept | self._checkpointer.last.paths())
+
+
+def _lock(files: Files) -> Lock:
+    try:
+        make_directory(files, "")
+        return files.lock("lock")
+    except OSError as error:
+        raise write_failed(error, "lock") from error
 
 
 def _persistent_parts(batch: Batch) -> Iterator[Batch]:
-    """The parts of a batch that go to the WAL: all of it, most of the time."""
-    kept = [message.flags & PERSISTENT for message in batch.messages]
-    if all(kept):
-        yield batch
-        return
+    """The parts of a batch that go to the WAL, where not all of it does."""
     offset = batch.first
-    for persistent, group in groupby(kept):
+    for persistent, group in groupby(message.flags & PERSISTENT for message in batch.messages):
         count = len(list(group))
         if persistent:
             yield batch.slice(offset, offset + count)

@@ -6,8 +6,9 @@ is now safe. It may run on another thread than the one that collects. Files are 
 are all in a checkpoint is written again from its start under a new generation, because syncing a file that is
 already written takes half as long as syncing one that grows. A generation is a random number: nobody who can
 publish a message can make one that looks like a frame. After an unclean stop the old tail is never
-appended to: a start begins a new generation. What the batches mean, and when a ticket is in a checkpoint,
-is left to `store.py`; what a frame looks like to `frames.py`.
+appended to: a start begins a new generation. A file's header tells its size (as its id), so that a file that
+was cut is known. What the batches mean, and when a ticket is in a checkpoint, is left to `store.py`; what a
+frame looks like to `frames.py`.
 
 The rule: a failed *write* leaves the round collected, so that the next sync takes it along; a failed *sync*
 poisons the log for good, because nobody can tell any more what is on the disk.
@@ -17,11 +18,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from leveret.storage import formats, frames
 from leveret.storage.durable import make_directory, sync_directory, sync_file
-from leveret.storage.errors import Damage, StorePoisoned, WriteFailed, write_failed
+from leveret.storage.errors import (
+    BadRequest,
+    Damage,
+    StorageError,
+    StorePoisoned,
+    WriteFailed,
+    write_failed,
+)
 from leveret.storage.files import File, Files
 from leveret.storage.formats import FileHeader
 from leveret.storage.frames import SECTOR_BYTES, Frame, Head
@@ -69,9 +78,10 @@ class Wal:
         self.lock = threading.RLock()
         self.synced = 0
         """Everything collected under this ticket or a lower one is durable."""
-        self.failed: WriteFailed | None = None
-        """Why the last sync could not write; None when it could."""
-        self.poisoned: StorePoisoned | None = None
+        self.failed: StorageError | None = None
+        """Why the last sync could not write; None when it could. Stays when the log is stopped."""
+        self.stopped: StorageError | None = None
+        """Why nothing is collected any more: the log is poisoned, or closed."""
         self.written_bytes = 0
         """Bytes written since the last call of `release`."""
 
@@ -84,8 +94,8 @@ class Wal:
 
     def collect(self, log_id: int, batch: Batch) -> int:
         """Adds a batch to the current round. The lock must be held."""
-        if self.poisoned:
-            raise self.poisoned
+        if self.stopped:
+            raise self.stopped.with_traceback(None)
         batches = self._round.batches.get(log_id)
         if batches is None:
             self._round.batches[log_id] = [batch]
@@ -102,11 +112,14 @@ class Wal:
     # syncing
 
     def sync(self) -> int:
-        """Makes everything collected so far durable; returns the ticket up to which it is."""
+        """Makes everything collected so far durable; returns the ticket up to which it is.
+
+        After a failed write a round is written even when nothing was collected: it shows that writing works.
+        """
         with self._syncing:
             with self.lock:
-                if not self._round.batches:
-                    self.check()
+                self.check()
+                if not self._round.batches and not self.failed:
                     return self.synced
                 round_ = self.swap()
             self._write(round_)
@@ -130,19 +143,36 @@ class Wal:
                 raise
             return self.synced
 
+    def supersede(self, freeze: Callable[[], None]) -> int:
+        """Closes the round without writing it: a checkpoint will hold all of it; returns its ticket.
+
+        For opening: what an earlier process wrote may never have been synced, so nothing may be built on its
+        frames before a checkpoint has replaced them.
+        """
+        with self._syncing, self.lock:
+            self.check()
+            freeze()
+            if self._round.batches:
+                self.synced = self.swap().ticket
+            return self.synced
+
+    def poison(self, error: StorePoisoned) -> None:
+        """A sync failed, here or elsewhere in the store: nothing is collected or written any more."""
+        self.stopped = self.failed = error
+
     def check(self) -> None:
-        """Raises when the log is poisoned."""
-        if self.poisoned:
-            raise self.poisoned
+        """Raises when the log is poisoned or closed."""
+        if self.stopped:
+            raise self.stopped.with_traceback(None)
 
     def _write(self, round_: Round) -> None:
         self.check()
         try:
             file = self._append(round_)
         except OSError as error:
-            self.failed = write_failed(error, self._path)
+            failed = self.failed = write_failed(error, self._path)
             self._put_back(round_)
-            raise self.failed from error
+            raise failed from error
         self._sync_file(file, self._path)
         self.failed = None
         self._synced_us = self._clock()
@@ -183,7 +213,7 @@ class Wal:
         try:
             sync_file(file, path)
         except StorePoisoned as poisoned:
-            self.poisoned = poisoned
+            self.poison(poisoned)
             raise
 
     @property
@@ -200,7 +230,7 @@ class Wal:
         opened = self._files.open(target.path)
         try:
             generation = self._entropy()
-            opened.write(FileHeader(formats.WAL, 0, generation).encode(), 0)
+            opened.write(FileHeader(formats.WAL, target.size, generation).encode(), 0)
         except OSError:
             opened.close()
             if target not in self._free_files:
@@ -216,21 +246,26 @@ class Wal:
         self._position = SECTOR_BYTES
 
     def _create(self, size: int) -> _WalFile:
-        """A new file with its space reserved, so that writing to it later can't fail for lack of space."""
+        """A new file with its space reserved, so that writing to it later can't fail for lack of space.
+
+        It gets its name when it has its size: a shorter file has been cut.
+        """
         self._numbers += 1
         path = f"{DIRECTORY}/{self._numbers:08d}"
+        draft = path + ".new"
         try:
             make_directory(self._files, DIRECTORY)
-            with self._files.open(path, create=True) as file:
-                try:
-                    file.allocate(size)
-                except OSError:
-                    self._files.unlink(path)
-                    raise
-                sync_file(file, path)
+            with self._files.open(draft, create=True) as file:
+                file.allocate(size)
+                sync_file(file, draft)
+            self._files.rename(draft, path)
             sync_directory(self._files, DIRECTORY)
         except StorePoisoned as poisoned:
-            self.poisoned = poisoned
+            self.poison(poisoned)
+            raise
+        except OSError:
+            with suppress(OSError):  # a draft that stays is removed at the next start
+                self._files.unlink(draft)
             raise
         return _WalFile(path, size)
 
@@ -245,12 +280,14 @@ class Wal:
         ):
             surplus = max(self._free_files, key=lambda each: each.size)
             self._free_files.remove(surplus)
-            self._files.unlink(surplus.path)
+            with suppress(OSError):  # what can't be removed now is free again at the next start
+                self._files.unlink(surplus.path)
 
     def close(self) -> None:
         if self._open_file:
             self._open_file.close()
             self._open_file = None
+        self.stopped = self.failed = BadRequest("the store is closed", hint="Open it again.")
 
     # recovery
 
@@ -261,12 +298,15 @@ class Wal:
         """
         found: list[Frame] = []
         for name in self._files.names(DIRECTORY):
+            if not name.isdecimal():
+                continue
             path = f"{DIRECTORY}/{name}"
             self._numbers = max(self._numbers, int(name))
-            read = list(self._read_file(path, report))
-            last = max((frame.head.ticket for frame in read), default=0)
             with self._files.open(path) as file:
-                self._full_files.append(_WalFile(path, file.size(), last))
+                content = file.read(file.size(), 0)
+            read = list(_frames_of(content, path, report))
+            last = max((frame.head.ticket for frame in read), default=0)
+            self._full_files.append(_WalFile(path, len(content), last))
             found.extend(frame for frame in read if frame.head.ticket > after)
         found.sort(key=lambda frame: frame.head.ticket)
         return found
@@ -276,25 +316,22 @@ class Wal:
         self.synced = after
         self._round = Round(after + 1, {})
 
-    def _read_file(self, path: str, report: Callable[[Damage], None]) -> Iterator[Frame]:
-        with self._files.open(path) as file:
-            content = file.read(file.size(), 0)
-        generation = _generation_of(content, path, report)
-        if generation is None:
-            return
-        position = SECTOR_BYTES
-        while (position := frames.find(content, position, generation)) >= 0:
-            head = frames.read_head(content, position, generation)
-            assert head is not None
-            yield Frame(
-                path, position, head, content[position : position + head.length].ljust(head.length, b"\0")
-            )
-            position += head.length + -head.length % SECTOR_BYTES
+
+def _frames_of(content: bytes, path: str, report: Callable[[Damage], None]) -> Iterator[Frame]:
+    generation = _generation_of(content, path, report)
+    position = SECTOR_BYTES
+    while generation is not None and (position := frames.find(content, position, generation)) >= 0:
+        head = frames.read_head(content, position, generation)
+        assert head is not None
+        yield Frame(path, position, head, content[position : position + head.length])
+        position += head.length + -head.length % SECTOR_BYTES
 
 
 def _generation_of(content: bytes, path: str, report: Callable[[Damage], None]) -> int | None:
     """The generation of a WAL file, from its header or, when that is damaged, from its first frame."""
     header = formats.read_header(content, path, formats.WAL)
+    if len(content) < (header.id if header else SECTOR_BYTES):
+        report(Damage(path, len(content), None, "a WAL file was cut here; rounds behind it are lost"))
     if header is not None:
         return header.number
     if not any(content[:SECTOR_BYTES]):

@@ -1,0 +1,225 @@
+"""Several cursors over one log, through a store, each against its own dict from offset to state.
+
+Cursors are created at any time, at the first message, the next one, or a number between; each goes its own
+way. Checkpoints run, the store is closed or killed after a sync: what was in flight comes back, counted and
+redelivered, and everything else is as it was.
+"""
+
+from dataclasses import dataclass, field
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from leveret.storage.cursor import Cursor
+from leveret.storage.journal import Outcome
+from leveret.storage.log import Log
+from leveret.testing.disk import SimulatedDisk
+from tests.storage.builders import Clock, make_store, messages, offsets, singles
+
+PRIORITIES = 2
+
+
+@dataclass
+class Reader:
+    """What the model knows of one cursor."""
+
+    priorities: int
+    created: int
+    """The ticket of its first mark: when that is safe, it delivers."""
+    ready: set[int] = field(default_factory=set)
+    in_flight: set[int] = field(default_factory=set)
+    delayed: dict[int, int] = field(default_factory=dict)
+    counts: dict[int, int] = field(default_factory=dict)
+
+    def settle(self, chosen: list[int]) -> None:
+        for offset in chosen:
+            self.ready.discard(offset)
+            self.in_flight.discard(offset)
+            self.delayed.pop(offset, None)
+            self.counts.pop(offset, None)
+
+    def give_back(self, chosen: list[int], *, due_us: int = 0, counted: bool = True) -> None:
+        self.in_flight.difference_update(chosen)
+        for offset in chosen:
+            self.counts[offset] = self.counts.get(offset, 0) + counted
+            if due_us:
+                self.delayed[offset] = due_us
+            else:
+                self.ready.add(offset)
+
+    def wake(self, now_us: int) -> None:
+        due = [offset for offset, due_us in self.delayed.items() if due_us <= now_us]
+        self.ready.update(due)
+        for offset in due:
+            del self.delayed[offset]
+
+
+class Cursors(RuleBasedStateMachine):
+    @initialize()
+    def begin(self) -> None:
+        self.clock = Clock()
+        self.disk = SimulatedDisk()
+        self.store = make_store(self.disk, self.clock)
+        self.id = self.store.create_log().id
+        self.readers: dict[str, Reader] = {}
+        self.created = 0
+        self.priority: dict[int, int] = {}
+
+    @property
+    def log(self) -> Log:
+        return self.store.log(self.id)
+
+    def cursor(self, name: str) -> Cursor:
+        return self.log.cursors[name]
+
+    # rules
+
+    @rule(n=st.integers(1, 15), priority=st.integers(0, 3))
+    def append(self, n: int, priority: int) -> None:
+        start, stop = self.store.append(self.log, messages(n, priority=priority))
+        for offset in range(start, stop):
+            self.priority[offset] = priority
+            for reader in self.readers.values():
+                reader.ready.add(offset)
+
+    @precondition(lambda self: len(self.readers) < 3)
+    @rule(where=st.sampled_from(["first", "next", "between", "default"]), with_priorities=st.booleans())
+    def create(self, where: str, with_priorities: bool) -> None:
+        name = self.free_name()
+        self.before_priorities_are_read()
+        log = self.log
+        starts = {"first": log.first, "next": log.next, "between": (log.first + log.next) // 2}
+        start = starts.get(where)
+        priorities = PRIORITIES if with_priorities else 0
+        cursor = self.store.create_cursor(log, name, start=start, priorities=priorities)
+        reader = self.readers[name] = Reader(priorities, created=self.store.ticket)
+        there = offsets(log.present())
+        reader.ready.update(o for o in there if o >= (log.first if start is None else start))
+        assert cursor.take(1) == []  # its first mark is not durable yet
+
+    @precondition(lambda self: self.readers)
+    @rule(data=st.data())
+    def delete(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.readers)))
+        self.store.delete_cursor(self.cursor(name))
+        del self.readers[name]
+
+    @precondition(lambda self: self.readers)
+    @rule(data=st.data(), n=st.integers(0, 20), limit=st.one_of(st.none(), st.integers(0, 80)))
+    def take(self, data: st.DataObject, n: int, limit: int | None) -> None:
+        name, reader = self.pick(data)
+        reader.wake(self.clock.now_us)
+        expected = []
+        if reader.created <= self.store.safe_ticket:
+            expected = [offset for offset in self.in_order(reader) if limit is None or offset < limit][:n]
+        assert offsets(self.cursor(name).take(n, who=b"consumer", before=limit)) == expected
+        reader.ready.difference_update(expected)
+        reader.in_flight.update(expected)
+
+    @precondition(lambda self: self.readers)
+    @rule(data=st.data())
+    def settle(self, data: st.DataObject) -> None:
+        name, reader = self.pick(data)
+        chosen = self.choose(data, reader.in_flight)
+        ticket = self.cursor(name).settle(singles(chosen), Outcome.ACKED, who=b"consumer")
+        assert ticket == self.store.ticket
+        reader.settle(chosen)
+
+    @precondition(lambda self: self.readers)
+    @rule(data=st.data(), delay_us=st.sampled_from([0, 0, 40, 900]), counted=st.booleans())
+    def give_back(self, data: st.DataObject, delay_us: int, counted: bool) -> None:
+        name, reader = self.pick(data)
+        chosen = self.choose(data, reader.in_flight)
+        due_us = self.clock.now_us + delay_us if delay_us else 0
+        self.cursor(name).give_back(singles(chosen), not_before_us=due_us, counted=counted)
+        reader.give_back(chosen, due_us=due_us, counted=counted)
+
+    @precondition(lambda self: self.readers)
+    @rule(data=st.data())
+    def drop(self, data: st.DataObject) -> None:
+        name, reader = self.pick(data)
+        self.cursor(name).progress.wake(self.clock.now_us)
+        reader.wake(self.clock.now_us)
+        chosen = self.choose(data, reader.ready | set(reader.delayed))
+        self.cursor(name).drop(singles(chosen), Outcome.EXPIRED)
+        reader.settle(chosen)
+
+    @rule(step_us=st.integers(1, 500))
+    def wait(self, step_us: int) -> None:
+        self.clock.now_us += step_us
+
+    @rule()
+    def sync(self) -> None:
+        self.store.sync()
+
+    @rule()
+    def checkpoint(self) -> None:
+        self.store.checkpoint()
+
+    @rule(clean=st.booleans())
+    def reopen(self, clean: bool) -> None:
+        if clean:
+            self.store.close()
+        else:
+            self.store.sync()
+            self.before_priorities_are_read()
+            self.disk = self.disk.restart()
+        self.store = make_store(self.disk, self.clock)
+        assert set(self.log.cursors) == set(self.readers)
+        for name, reader in self.readers.items():
+            taken = sorted(reader.in_flight)
+            reader.give_back(taken)
+            reader.created = 0
+            assert all(self.cursor(name).is_redelivered(offset) for offset in taken)
+
+    def free_name(self) -> str:
+        """Never used again: see the xfail test of it in tests/storage/test_store.py."""
+        self.created += 1
+        return f"cursor {self.created}"
+
+    def before_priorities_are_read(self) -> None:
+        """Those in memory are not: see the xfail tests of it in tests/storage/test_cursor.py."""
+        self.store.checkpoint()
+
+    # the model
+
+    def pick(self, data: st.DataObject) -> tuple[str, Reader]:
+        name = data.draw(st.sampled_from(sorted(self.readers)))
+        return name, self.readers[name]
+
+    def choose(self, data: st.DataObject, candidates: set[int]) -> list[int]:
+        if not candidates:
+            return []
+        return sorted(data.draw(st.sets(st.sampled_from(sorted(candidates)), max_size=10)))
+
+    def in_order(self, reader: Reader) -> list[int]:
+        def level(offset: int) -> int:
+            return min(self.priority[offset], reader.priorities)
+
+        return sorted(reader.ready, key=lambda offset: (-level(offset), offset))
+
+    @invariant()
+    def each_cursor_is_where_its_model_is(self) -> None:
+        if not hasattr(self, "readers"):
+            return
+        assert self.store.damage == []
+        for name, reader in self.readers.items():
+            cursor = self.cursor(name)
+            progress = cursor.progress
+            assert offsets(progress.in_flight.ranges()) == sorted(reader.in_flight)
+            due = {offset for offset, us in reader.delayed.items() if us <= self.clock.now_us}
+            delayed = dict(progress.delays())
+            assert reader.delayed.items() >= delayed.items()
+            assert set(reader.delayed) - set(delayed) <= due  # of which some have been woken
+            unsettled = reader.ready | reader.in_flight | set(reader.delayed)
+            ready = set(offsets(progress.ready_ranges()))
+            assert ready | set(delayed) == unsettled - reader.in_flight
+            assert {o: cursor.delivery_count(o) for o in reader.counts} == reader.counts
+            assert progress.low <= min(unsettled, default=self.log.next)
+            readable = {record.offset for record in self.log.read(singles(sorted(unsettled)))}
+            assert readable == unsettled
+
+
+TestCursors = Cursors.TestCase
+TestCursors.settings = settings(max_examples=200, stateful_step_count=40)
