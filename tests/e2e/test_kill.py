@@ -84,7 +84,7 @@ def test_after_a_kill_everything_released_is_there_once_and_in_order(tmp_path: P
     directory, random, ledger = tmp_path / "data", Random(1), Ledger()
     for cycle in range(CYCLES):
         with writer(directory, cycle) as process:
-            timer = Timer(random.uniform(0.15, 0.8), process.kill)
+            timer = Timer(random.uniform(0.15, 0.55), process.kill)
             timer.start()
             assert process.stdout is not None
             output = process.stdout.read()

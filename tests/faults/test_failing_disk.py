@@ -33,12 +33,13 @@ from leveret.storage.records import PERSISTENT, Message
 from leveret.storage.recovery import UNFINISHED
 from leveret.storage.retention import Retention
 from leveret.storage.store import Options, Store
-from leveret.testing.disk import FailAt, Kind, SimulatedDisk
+from leveret.testing.disk import FailAt, Kind, Operation, SimulatedDisk, TornWrite
 
 OPTIONS = Options(
     wal_bytes=4 << 10, segment_bytes=1000, memory_bytes=4 << 10, snapshot_bytes=300, reserve_ahead=20
 )
 WRITES: tuple[Kind, ...] = ("create", "write", "truncate", "allocate", "rename", "mkdir", "unlink", "rmdir")
+TORN: tuple[Kind, ...] = ("write", "allocate")
 SYNCS: tuple[Kind, ...] = ("sync", "sync_directory")
 READER = "reader"
 
@@ -248,14 +249,14 @@ def operations(kinds: tuple[Kind, ...]) -> int:
     return hook.seen
 
 
-@pytest.mark.parametrize("torn", [False, True], ids=["whole", "torn"])
+@pytest.mark.parametrize("kinds", [WRITES, TORN], ids=["whole", "torn"])
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO], ids=["full", "broken"])
 def test_a_write_that_fails_anywhere_is_reported_and_undone_and_can_be_made_again(
-    code: int, torn: bool
+    code: int, kinds: tuple[Kind, ...]
 ) -> None:
-    for n in range(1, operations(WRITES) + 1):
+    for n in range(1, operations(kinds) + 1):
         disk = SimulatedDisk(seed=n)
-        disk.before = hook = FailAt(n, WRITES, code, torn=torn)
+        disk.before = hook = FailAt(n, kinds, code, torn=kinds is TORN)
         try:
             script = Script(disk)
             script.run()
@@ -296,7 +297,7 @@ def test_a_sync_that_fails_anywhere_poisons_the_store(code: int) -> None:
         disk.before = FailAt(n, SYNCS, code)
         script = None
         try:
-            with pytest.raises(StorePoisoned) as poisoned:
+            with pytest.raises(StorePoisoned) as poisoned:  # noqa: PT012  (opening may raise it too)
                 script = Script(disk)
                 script.run()
             assert poisoned.value.error.errno == code
@@ -362,8 +363,8 @@ def test_an_open_that_fails_lets_go_of_the_directory_and_works_the_next_time(cod
         if failed is None:  # a file could not be removed
             store.close()
         assert bodies(opened(disk)) == expected, (n, failed)
-        crashed = disk.copy().crash(Random(n))
-        assert bodies(opened(crashed)) == expected, (n, failed)
+        if not isinstance(failed, StorePoisoned):  # else names may be lost that nobody writes again
+            assert bodies(opened(disk.copy().crash(Random(n)))) == expected, (n, failed)
 
 
 def killed_in_the_middle() -> SimulatedDisk:
@@ -439,12 +440,32 @@ def test_a_round_that_failed_but_is_on_the_disk_is_not_doubled_by_the_one_that_r
     disk.before = FailAt(1, "write", errno.EIO, torn=True)
     with pytest.raises(WriteFailed):
         store.sync()
-    store.sync()
-    store.append(log, [Message(b"", b"", b"", bytes(OPTIONS.wal_bytes), PERSISTENT)])  # in a file of its own
-    disk.before = FailAt(1, "write", errno.EIO, torn=True)
-    with pytest.raises(WriteFailed):
-        store.sync()
+    store.create_log(label="x" * OPTIONS.wal_bytes)  # so that the round goes to another file
     store.sync()
     again = opened(disk.restart())
     assert again.damage == []
-    assert [r.body[:6] for r in again.log(log.id).read([(0, 3)])] == [b"first", b"second", bytes(6)]
+    assert [r.body for r in again.log(log.id).read([(0, 2)])] == [b"first", b"second"]
+    assert len(again.logs) == 2
+
+
+def test_a_segment_that_could_not_be_written_takes_no_space() -> None:
+    disk = SimulatedDisk()
+    store = opened(disk)
+    log = store.create_log()
+    store.append(log, [Message(b"", b"", b"", bytes(100), PERSISTENT)])
+    store.checkpoint()
+    store.append(log, [Message(b"", b"", b"", bytes(100), PERSISTENT)])
+    path = log.segments[-1].path
+    size = len(disk.read_bytes(path))
+
+    def fail(operation: Operation) -> None:
+        if operation.kind == "write" and operation.path.startswith("logs/") and operation.size >= 100:
+            raise TornWrite(errno.ENOSPC, "full", operation.path)
+
+    disk.before = fail
+    with pytest.raises(StorageFull):
+        store.checkpoint()
+    assert len(disk.read_bytes(path)) == size
+    disk.before = None
+    store.checkpoint()
+    assert len(disk.read_bytes(path)) > size + 100

@@ -136,6 +136,23 @@ class Machine(RuleBasedStateMachine):
         if wrong:
             self.refuse(BadRequest, [*ranges, *wrong], self.progress.drop)
 
+    @rule(data=st.data(), beyond=st.integers(0, 3))
+    def refuse_what_was_never_there(self, data: st.DataObject, beyond: int) -> None:
+        ranges = [*self.choose(data, IN_FLIGHT), (self.next + beyond, self.next + beyond + 2)]
+        self.refuse(NotInFlight, ranges, self.progress.settle)
+        self.refuse(NotInFlight, ranges, self.progress.give_back)
+        self.refuse(BadRequest, ranges, self.progress.drop)
+
+    @rule(data=st.data(), width=st.integers(-2, 0))
+    def refuse_ranges_that_are_none(self, data: st.DataObject, width: int) -> None:
+        at = data.draw(st.integers(0, max(1, self.next)))
+        for states, change in (
+            ((IN_FLIGHT,), self.progress.settle),
+            ((IN_FLIGHT,), self.progress.give_back),
+            ((READY, DELAYED), self.progress.drop),
+        ):
+            self.refuse(BadRequest, [*self.choose(data, *states), (at, at + width)], change)
+
     def refuse(self, error: type[BadRequest], ranges: list[Range], change) -> None:
         before = self.seen(self.progress)
         with pytest.raises(error) as caught:
@@ -229,36 +246,3 @@ STATES = (READY, IN_FLIGHT, DELAYED, SETTLED)
 
 TestProgress = Machine.TestCase
 TestProgress.settings = settings(max_examples=100, stateful_step_count=40)
-
-
-class BeyondTheEnd(Machine):
-    @rule(data=st.data(), beyond=st.integers(0, 3))
-    def refuse_what_was_never_there(self, data: st.DataObject, beyond: int) -> None:
-        ranges = [*self.choose(data, IN_FLIGHT), (self.next + beyond, self.next + beyond + 2)]
-        self.refuse(NotInFlight, ranges, self.progress.settle)
-        self.refuse(NotInFlight, ranges, self.progress.give_back)
-        self.refuse(BadRequest, ranges, self.progress.drop)
-
-
-TestBeyondTheEnd = pytest.mark.xfail(
-    strict=True, reason="progress._was_in_flight takes offsets that were never appended for ones in flight"
-)(BeyondTheEnd.TestCase)
-TestBeyondTheEnd.settings = settings(max_examples=30, stateful_step_count=20)
-
-
-class NoRanges(Machine):
-    @rule(data=st.data(), width=st.integers(-2, 0))
-    def refuse_ranges_that_are_none(self, data: st.DataObject, width: int) -> None:
-        at = data.draw(st.integers(0, max(1, self.next)))
-        for states, change in (
-            ((IN_FLIGHT,), self.progress.settle),
-            ((IN_FLIGHT,), self.progress.give_back),
-            ((READY, DELAYED), self.progress.drop),
-        ):
-            self.refuse(BadRequest, [*self.choose(data, *states), (at, at + width)], change)
-
-
-TestNoRanges = pytest.mark.xfail(
-    strict=True, reason="an empty range raises ValueError after the ranges before it were changed"
-)(NoRanges.TestCase)
-TestNoRanges.settings = settings(max_examples=30, stateful_step_count=20)

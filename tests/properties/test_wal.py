@@ -149,8 +149,6 @@ class Rounds(RuleBasedStateMachine):
 
     def recover(self) -> None:
         """A new process finds every synced round above the checkpoint, or these and one that was tried."""
-        if self.disk.exists("wal"):  # see the xfail test of it in tests/storage/test_wal.py
-            self.disk.sync_directory("wal")
         self.wal = self.new_wal()
         found = recover(self.disk, self.wal, self.damage.append)
         records = {

@@ -354,14 +354,33 @@ class TestTheSystemCalls:
         assert os.stat(f"{real.root}/d/f").st_mode & 0o007 == 0
         assert os.stat(f"{real.root}/d").st_mode & 0o007 == 0
 
-    def test_every_new_entry_of_a_made_directory_is_synced_in_its_parent(self, real, monkeypatch):
+    def test_few_files_and_directories_are_synced_one_by_one(self, real, monkeypatch):
         synced = []
-        fsync = os.fsync
-        monkeypatch.setattr(
-            os, "fsync", lambda fd: (synced.append(os.readlink(f"/proc/self/fd/{fd}")), fsync(fd))
-        )
-        real.make_directory("a/b")
-        assert synced == [real.root, f"{real.root}/a"]
+        for name in ("fsync", "fdatasync"):
+            monkeypatch.setattr(os, name, lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")))
+        real.make_directory("d")
+        real.open("d/f", create=True).close()
+        real.lock("lock")
+        real.sync_all(["", "d", "d/f"])
+        assert synced == [real.root, f"{real.root}/d", f"{real.root}/d/f"]
+
+    def test_many_files_are_synced_with_the_whole_file_system(self, real, monkeypatch):
+        monkeypatch.setattr(os, "fdatasync", None)
+        lock = real.lock("lock")
+        names = [f"f{number}" for number in range(9)]
+        for name in names:
+            real.open(name, create=True).close()
+        real.sync_all(names)
+        lock.release()
+        lock.release()
+        with pytest.raises(TypeError):
+            real.sync_all(names)
+
+    def test_a_sync_of_many_files_that_fails_says_so(self, real, monkeypatch):
+        real.lock("lock")
+        monkeypatch.setattr(real, "_file_system", -1)
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            real.sync_all([f"f{number}" for number in range(9)])
 
     def test_a_root_that_is_missing_is_made_with_its_parents(self, tmp_path, monkeypatch):
         synced = []

@@ -206,23 +206,31 @@ class TestDirectoriesAfterAPowerLoss:
         seen = survivors(disk, lambda disk: b"first" in (content("wal")(disk), content("wal.1")(disk)))
         assert seen == {True}
 
-    def test_a_made_directory_is_durable_at_once(self):
+    def test_a_made_directory_is_durable_when_its_parents_are_synced(self):
         disk = SimulatedDisk()
         disk.make_directory("a/b")
+        assert survivors(disk, lambda disk: (disk.exists("a"), disk.exists("a/b"))) == {
+            (False, False),
+            (True, False),
+            (True, True),
+        }
+        disk.sync_all(["", "a"])
         assert survivors(disk, lambda disk: disk.exists("a/b")) == {True}
 
-    def test_making_a_directory_syncs_its_parent(self):
+    def test_syncing_all_syncs_files_and_directories_and_no_others(self):
         disk = SimulatedDisk()
-        disk.open("f", create=True)
-        disk.make_directory("d")
-        assert survivors(disk, lambda disk: disk.exists("f")) == {True}
+        for name in ("a", "b"):
+            disk.open(name, create=True).write(b"new", 0)
+        disk.sync_all(["", "a"])
+        assert survivors(disk, content("a")) == {b"new"}
+        assert b"" in survivors(disk, content("b"))
 
     def test_a_directory_half_removed_may_keep_any_of_its_files(self):
         disk = SimulatedDisk()
         disk.make_directory("d")
         for name in ("d/a", "d/b"):
             disk.open(name, create=True)
-        disk.sync_directory("d")
+        disk.sync_all(["", "d"])
         disk.remove_directory("d")
         seen = survivors(disk, lambda disk: tuple(disk.paths()) if disk.exists("d") else None)
         assert seen == {None, (), ("d/a",), ("d/b",), ("d/a", "d/b")}

@@ -16,11 +16,11 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, astuple, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from leveret.storage import formats
-from leveret.storage.durable import read_whole, write_whole
+from leveret.storage.durable import WholeFile, read_whole, write_whole
 from leveret.storage.errors import Damage
 from leveret.storage.files import Files
 from leveret.storage.formats import FileHeader
@@ -29,12 +29,12 @@ from leveret.storage.retention import Retention
 from leveret.storage.segment import Report, SegmentInfo
 
 CATALOG_LOG = 0
+LOGS = "logs"
 _PREFIX = "checkpoint."
 _name = re.compile(r"checkpoint\.[0-9a-f]{16}")
 
 
-@dataclass(frozen=True, slots=True)
-class LogSpec:
+class LogSpec(NamedTuple):
     """What a log is. A journal has the log it belongs to as `parent` and the cursor's name as `name`."""
 
     id: int
@@ -43,15 +43,16 @@ class LogSpec:
     label: str = ""
     """The creator's own: the store keeps it and does not look at it."""
     priorities: int = 0
-    retention: Retention = field(default_factory=Retention)
+    retention: Retention = Retention()
 
     @property
     def directory(self) -> str:
-        return f"logs/{self.parent:016x}/cursors/{self.name}" if self.parent else f"logs/{self.id:016x}"
+        return f"{LOGS}/{self.id:016x}"
 
     @classmethod
-    def of(cls, fields: dict[str, Any]) -> LogSpec:
-        return cls(**{**fields, "retention": Retention(**fields["retention"])})
+    def of(cls, fields: list[Any]) -> LogSpec:
+        """From JSON, where it is a list."""
+        return cls._make(fields)._replace(retention=Retention(*fields[-1]))
 
 
 @dataclass(slots=True)
@@ -67,14 +68,14 @@ class LogImage:
     """The same of the one before it. The journal is kept from there: a damaged snapshot costs nothing."""
     segments: list[SegmentInfo] = field(default_factory=list)
 
-    def paths(self) -> Iterator[str]:
-        """Every file that it names."""
-        directory = self.spec.directory
+    def files(self) -> Iterator[tuple[str, FileHeader]]:
+        """Every file that it names, and the header it should have."""
+        id_, directory = self.spec.id, self.spec.directory
         for info in self.segments:
-            yield f"{directory}/msgs.{info.name}"
-            yield f"{directory}/index.{info.name}"
+            yield f"{directory}/msgs.{info.name}", FileHeader(formats.SEGMENT, id_, info.first)
+            yield f"{directory}/index.{info.name}", FileHeader(formats.INDEX, id_, info.first)
         for number in {self.snapshot, self.snapshot_before} - {0}:
-            yield snapshot_path(directory, number)
+            yield snapshot_path(directory, number), FileHeader(formats.SNAPSHOT, id_, number)
 
 
 @dataclass(slots=True)
@@ -89,18 +90,19 @@ class Checkpoint:
     deleted: set[int] = field(default_factory=set)
     """Logs that were there and are gone. Not written: it serves while changes are applied."""
 
-    def paths(self) -> set[str]:
-        return {path for image in self.logs.values() for path in image.paths()}
+    def files(self) -> dict[str, FileHeader]:
+        """Every file that it names, and the header it should have."""
+        return {path: header for image in self.logs.values() for path, header in image.files()}
 
     def encode(self) -> bytes:
         logs = [
             [
-                asdict(image.spec),
+                image.spec,
                 image.next,
                 image.reserved,
                 image.snapshot,
                 image.snapshot_before,
-                [astuple(s) for s in image.segments],
+                image.segments,
             ]
             for image in self.logs.values()
         ]
@@ -148,7 +150,8 @@ def snapshot_path(directory: str, number: int) -> str:
 
 def write_checkpoint(files: Files, checkpoint: Checkpoint) -> None:
     path = f"{_PREFIX}{checkpoint.number:016x}"
-    write_whole(files, path, FileHeader(formats.CHECKPOINT, 0, checkpoint.number), checkpoint.encode())
+    header = FileHeader(formats.CHECKPOINT, 0, checkpoint.number)
+    write_whole(files, [WholeFile(path, header, checkpoint.encode())])
 
 
 def read_checkpoints(files: Files, report: Report) -> list[Checkpoint]:

@@ -12,10 +12,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from leveret.storage import formats, retention
 from leveret.storage.catalog import (
+    LOGS,
     Checkpoint,
     LogImage,
     drop_checkpoints,
@@ -23,16 +24,15 @@ from leveret.storage.catalog import (
     write_checkpoint,
 )
 from leveret.storage.cursor import Cursor
-from leveret.storage.durable import make_directory, sync_directory, write_whole
+from leveret.storage.durable import WholeFile, sync_all, write_whole
 from leveret.storage.errors import StorePoisoned, WriteFailed, write_failed
 from leveret.storage.files import Files
 from leveret.storage.formats import FileHeader
 from leveret.storage.journal import Outcome
 from leveret.storage.log import Log
-from leveret.storage.offsets import OffsetSet, Range
 from leveret.storage.progress import Progress
 from leveret.storage.records import Batch
-from leveret.storage.retention import Plan, SegmentView
+from leveret.storage.retention import Plan, Retention, SegmentView
 from leveret.storage.segment import Segment, SegmentInfo
 from leveret.storage.wal import Wal
 
@@ -163,7 +163,8 @@ class Checkpointer:
             SegmentView(s.info, unsettled=0 if s.info.last < image.snapshot_before else s.info.rows)
             for s in journal.segments
         ]
-        each.plan = retention.plan(views, cursor.log.spec.retention, now_us)
+        policy = Retention(audit_us=cursor.log.spec.retention.audit_us)
+        each.plan = retention.plan(views, policy, now_us)
         return each
 
     # without the lock
@@ -174,10 +175,8 @@ class Checkpointer:
         for each in work:
             doomed.extend(self._write_log(each))
             each.image.segments = [segment.info for segment in each.segments]
-        for each in work:
-            self._sync_log(each.log)
-            if each.cursor is not None:
-                doomed.extend(self._write_snapshot(each))
+        self._sync([each.log for each in work])
+        doomed.extend(self._write_snapshots([each for each in work if each.cursor is not None]))
         write_checkpoint(self._files, image)
         return doomed
 
@@ -190,39 +189,49 @@ class Checkpointer:
             if first in deleted:
                 yield from (segment.path, segment.index_path)
             elif first in rewrite:
-                live = _live_ranges(work.progress, first, segment.info.last + 1)
-                kept.append(log.rewritten(segment, live))
+                live = log.live_ranges(first, segment.info.last + 1, work.progress)
+                copy = log.rewritten(segment, live)
+                if copy.info.rows:  # none are left when all of them are damaged
+                    kept.append(copy)
                 yield from (segment.path, segment.index_path)
             else:
                 if first in stamped:
-                    segment.info = replace(segment.info, settled_us=self._clock())
+                    segment.info = segment.info._replace(settled_us=self._clock())
                 kept.append(segment)
-        batches = _live(log, log.frozen(), work.progress)
+        states = [] if log.spec.parent else work.progress  # a journal's is not about its own offsets
+        batches = _live(log, log.frozen(), states)
         if log.frozen():
             self._make_room(log)
         work.segments = log.write(kept, batches)
 
     def _make_room(self, log: Log) -> None:
         if not log.has_directory:
-            make_directory(self._files, log.spec.directory)
+            self._files.make_directory(log.spec.directory)
             log.has_directory = True
 
-    def _sync_log(self, log: Log) -> None:
-        if log.unsynced:
-            for segment in log.unsynced.values():
-                segment.sync()
-            sync_directory(self._files, log.spec.directory)
-            log.unsynced.clear()
+    def _sync(self, logs: list[Log]) -> None:
+        """Everything that was written, with the directories it stands in, in one go."""
+        unsynced = [log for log in logs if log.unsynced]
+        if unsynced:
+            paths = [path for log in unsynced for segment in log.unsynced.values() for path in segment.paths]
+            sync_all(self._files, [*paths, *(log.spec.directory for log in unsynced), LOGS, ""])
+            for log in unsynced:
+                log.unsynced.clear()
 
-    def _write_snapshot(self, work: _Work) -> Iterator[str]:
-        cursor, journal, number = work.cursor, work.log, work.image.snapshot
-        assert cursor is not None
-        self._make_room(journal)
-        path = snapshot_path(journal.spec.directory, number)
-        header = FileHeader(formats.SNAPSHOT, journal.id, number)
-        write_whole(self._files, path, header, work.progress[0].encode())
-        if cursor.snapshot_before not in (0, work.image.snapshot_before):
-            yield snapshot_path(journal.spec.directory, cursor.snapshot_before)
+    def _write_snapshots(self, work: list[_Work]) -> Iterator[str]:
+        whole = []
+        for each in work:
+            journal, number = each.log, each.image.snapshot
+            self._make_room(journal)
+            header = FileHeader(formats.SNAPSHOT, journal.id, number)
+            path = snapshot_path(journal.spec.directory, number)
+            whole.append(WholeFile(path, header, each.progress[0].encode()))
+            assert each.cursor is not None
+            if each.cursor.snapshot_before not in (0, each.image.snapshot_before):
+                yield snapshot_path(journal.spec.directory, each.cursor.snapshot_before)
+        if whole:
+            write_whole(self._files, whole)
+            sync_all(self._files, [LOGS, ""])
 
     def _install(self, work: Iterable[_Work], image: Checkpoint, doomed: list[str]) -> None:
         with self._wal.lock:
@@ -263,7 +272,7 @@ def _plan_messages(log: Log, now_us: int) -> Plan:
         views.append(
             SegmentView(
                 segment.info,
-                unsettled=_unsettled(states, segment.info),
+                unsettled=_unsettled(log, states, segment.info),
                 pinned=any(state.has_busy(first, stop) for state in states),
                 sealed=segment is not last or log.is_full(segment),
             )
@@ -277,29 +286,18 @@ def _plan_messages(log: Log, now_us: int) -> Plan:
     return plan
 
 
-def _unsettled(states: list[Progress], info: SegmentInfo) -> int:
+def _unsettled(log: Log, states: list[Progress], info: SegmentInfo) -> int:
     """Messages of a segment that some cursor has not settled; all of them when nobody reads the log."""
     if not states:
         return info.rows
     counts = [state.unsettled_count(info.first, info.last + 1) for state in states]
     if len(counts) == 1 or max(counts) == 0 or max(counts) >= retention.REWRITE_BELOW * info.rows:
         return max(counts)
-    return sum(stop - start for start, stop in _live_ranges(states, info.first, info.last + 1))
-
-
-def _live_ranges(states: list[Progress], start: int, stop: int) -> list[Range]:
-    """What of [start, stop) some cursor has not settled."""
-    if len(states) == 1:
-        return list(states[0].settled.unsettled(start, stop))
-    live = OffsetSet(r for state in states for r in state.settled.unsettled(start, stop))
-    return list(live.ranges())
+    return sum(stop - start for start, stop in log.live_ranges(info.first, info.last + 1, states))
 
 
 def _live(log: Log, batches: Iterable[Batch], states: list[Progress]) -> Iterator[Batch]:
     """The batches without the messages that everybody has settled, where the log need not keep those."""
-    if not states or log.spec.retention.keeps_dead:
-        yield from batches
-        return
     for batch in batches:
-        for start, stop in _live_ranges(states, batch.first, batch.stop):
+        for start, stop in log.live_ranges(batch.first, batch.stop, states):
             yield batch.slice(start, stop)

@@ -10,16 +10,18 @@ is known to lie below it and comes again as redelivered.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol
 
-from leveret.storage.errors import BadName
+from leveret.storage.errors import BadName, BadRequest, UnknownCursor
 from leveret.storage.journal import Entry, Kind, Outcome
 from leveret.storage.log import Log
-from leveret.storage.offsets import Range
+from leveret.storage.offsets import OFFSET_LIMIT, Range
 from leveret.storage.progress import Progress
 
 MARK_AHEAD = 65_536
 _NAME_BYTES_MAX = 200
+_WHO_BYTES_MAX = 255
 
 
 class Recorder(Protocol):
@@ -27,6 +29,10 @@ class Recorder(Protocol):
 
     def record(self, cursor: Cursor, entry: Entry) -> int:
         """Appends an entry to the cursor's journal; returns its ticket."""
+
+    @property
+    def lock(self) -> AbstractContextManager[bool]:
+        """Held during a change and its entry: a checkpoint on another thread sees both or neither."""
 
     @property
     def safe_ticket(self) -> int: ...
@@ -56,6 +62,7 @@ class Cursor:
         """The numbers of the first entries that the last snapshot, and the one before, do not know."""
         self.unsnapped_bytes = 0
         """Bytes of entries since that snapshot."""
+        self.deleted = False
 
     def __repr__(self) -> str:
         return f"Cursor({self.name!r} of log {self.log.id}, low {self.progress.low})"
@@ -69,35 +76,46 @@ class Cursor:
 
         Fewer come when no more are ready, or when the durable mark is reached: then the next sync moves it.
         """
+        self.check(who)
+        if n < 0:
+            raise BadRequest(f"{n} messages can't be taken", hint="Take none or more.")
         recorder = self._recorder
-        self.progress.wake(recorder.now_us())
-        limit = self._safe_mark()
-        taken = self.progress.take(n, before=limit if before is None else min(limit, before))
-        if taken:
-            recorder.record(self, Entry(Kind.DELIVERED, taken, who=who))
-        self._move_mark(max((stop for _, stop in taken), default=0))
+        with recorder.lock:
+            self.progress.wake(recorder.now_us())
+            limit = self._safe_mark()
+            taken = self.progress.take(n, limit=limit, before=before)
+            if taken:
+                recorder.record(self, Entry(Kind.DELIVERED, taken, who=who))
+            self._move_mark(max((stop for _, stop in taken), default=0))
         return taken
 
     def settle(self, ranges: Sequence[Range], outcome: Outcome = Outcome.ACKED, *, who: bytes = b"") -> int:
         """What was taken is done with. `NotInFlight`, and no change, when some of it was not taken."""
-        self.progress.settle(ranges)
-        return self._recorder.record(self, Entry(Kind.SETTLED, ranges, outcome, who))
+        self.check(who)
+        with self._recorder.lock:
+            self.progress.settle(ranges)
+            return self._recorder.record(self, Entry(Kind.SETTLED, ranges, outcome, who))
 
     def give_back(
         self, ranges: Sequence[Range], *, not_before_us: int = 0, counted: bool = True, who: bytes = b""
     ) -> int:
         """What was taken goes back to its place, now or not before a time; its delivery count grows."""
-        self.progress.give_back(ranges, not_before_us=not_before_us, counted=counted)
-        entry = Entry(Kind.RETURNED, ranges, int(counted), who, not_before_us)
-        return self._recorder.record(self, entry)
+        self.check(who, not_before_us)
+        with self._recorder.lock:
+            self.progress.give_back(ranges, not_before_us=not_before_us, counted=counted)
+            entry = Entry(Kind.RETURNED, ranges, int(counted), who, not_before_us)
+            return self._recorder.record(self, entry)
 
     def drop(self, ranges: Sequence[Range], outcome: Outcome, *, who: bytes = b"") -> int:
         """What nobody has taken (ready or delayed) is settled: expired, purged, over a limit."""
-        self.progress.drop(ranges)
-        return self._recorder.record(self, Entry(Kind.SETTLED, ranges, outcome, who))
+        self.check(who)
+        with self._recorder.lock:
+            self.progress.drop(ranges)
+            return self._recorder.record(self, Entry(Kind.SETTLED, ranges, outcome, who))
 
     def note_synced(self, ranges: Sequence[Range]) -> int:
         """For the audit: these offsets are durable now."""
+        self.check()
         return self._recorder.record(self, Entry(Kind.SYNCED, ranges))
 
     def delivery_count(self, offset: int) -> int:
@@ -132,21 +150,38 @@ class Cursor:
             self._recorder.record(self, Entry(Kind.STARTED, [(0, self.progress.low)]))
         self._move_mark(self.progress.low)
 
+    def check(self, who: bytes = b"", not_before_us: int = 0) -> None:
+        """Raises when nothing can be recorded, or not this."""
+        if self.deleted:
+            raise UnknownCursor(f"cursor {self.name!r} of log {self.log.id} has been deleted")
+        if len(who) > _WHO_BYTES_MAX or not 0 <= not_before_us < OFFSET_LIMIT:
+            raise BadRequest(
+                "a consumer's name or a time that does not fit",
+                hint="A name has at most 255 bytes, a time is a number of microseconds below 2**63.",
+            )
+
     def _safe_mark(self) -> int:
         if self._mark_ticket and self._mark_ticket <= self._recorder.safe_ticket:
             self._mark_safe, self._mark_ticket = self.progress.mark, 0
         return self._mark_safe
 
     def _move_mark(self, delivered: int) -> None:
-        """Reserves ahead when half of the last reservation is used; not before that one is safe."""
-        if not self._mark_ticket and self.progress.mark - delivered < MARK_AHEAD // 2:
-            self.progress.mark = delivered + MARK_AHEAD
+        """Reserves ahead when half of the last reservation is used; not before that one is safe.
+
+        What would be delivered next counts too: it may lie far above, behind a gap or with a high priority.
+        """
+        if self._mark_ticket:
+            return
+        coming = self.progress.next_ready()
+        needed = delivered if coming is None or coming < self.progress.mark else coming + 1
+        if self.progress.mark - needed < MARK_AHEAD // 2:
+            self.progress.mark = needed + MARK_AHEAD
             entry = Entry(Kind.MARKED, [(0, self.progress.mark)])
             self._mark_ticket = self._recorder.record(self, entry)
 
 
 def check_name(name: str) -> None:
-    """A cursor's name is a directory's name too."""
+    """Names are shown, logged and put into addresses: they are kept plain."""
     plain = name and name.isprintable() and "/" not in name and not name.startswith(".")
     if not plain or len(name.encode()) > _NAME_BYTES_MAX:
         raise BadName(

@@ -1,15 +1,17 @@
 """The two kinds of failure, told apart: what could not be written, and what could not be synced.
 
-`sync_file` and `sync_directory` turn a failed sync into `StorePoisoned`; every other OSError is a failed
-write, for the caller to undo. Also here: a file that is written whole or not at all, used for snapshots and
-checkpoints: written under another name, synced, renamed, and the directory synced.
+`sync_file` and `sync_all` turn a failed sync into `StorePoisoned`; every other OSError is a failed write, for
+the caller to undo. Also here: files that are written whole or not at all, used for snapshots and checkpoints:
+written under another name, synced, renamed, and the directory synced.
 
     file header 64 B | length u64 | checksum u64 (xxh3 of the content) | content
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from struct import Struct
+from typing import NamedTuple
 
 from xxhash import xxh3_64_intdigest
 
@@ -21,6 +23,22 @@ from leveret.storage.formats import HEADER_BYTES, FileHeader
 _LENGTHS = Struct("<QQ")
 
 
+class WholeFile(NamedTuple):
+    """A file to be written whole."""
+
+    path: str
+    header: FileHeader
+    content: bytes
+
+    @property
+    def draft(self) -> str:
+        return self.path + ".new"
+
+    def encode(self) -> bytes:
+        lengths = _LENGTHS.pack(len(self.content), xxh3_64_intdigest(self.content))
+        return self.header.encode() + lengths + self.content
+
+
 def sync_file(file: File, path: str) -> None:
     try:
         file.sync()
@@ -28,32 +46,24 @@ def sync_file(file: File, path: str) -> None:
         raise StorePoisoned(path, error) from error
 
 
-def sync_directory(files: Files, path: str) -> None:
+def sync_all(files: Files, paths: Sequence[str]) -> None:
+    """Files and directories."""
     try:
-        files.sync_directory(path)
+        files.sync_all(paths)
     except OSError as error:
-        raise StorePoisoned(path, error) from error
+        raise StorePoisoned(", ".join(paths[:3]), error) from error
 
 
-def make_directory(files: Files, path: str) -> None:
-    """Made and durable. A directory that was made but could not be made durable poisons the store."""
-    try:
-        files.make_directory(path)
-    except OSError as error:
-        if files.exists(path):
-            raise StorePoisoned(path, error) from error
-        raise
-
-
-def write_whole(files: Files, path: str, header: FileHeader, content: bytes) -> None:
-    """After any crash, `path` is the whole content or what it was before."""
-    draft = path + ".new"
-    with files.open(draft, create=True) as file:
-        file.truncate(0)
-        file.write(header.encode() + _LENGTHS.pack(len(content), xxh3_64_intdigest(content)) + content, 0)
-        sync_file(file, draft)
-    files.rename(draft, path)
-    sync_directory(files, path.rpartition("/")[0])
+def write_whole(files: Files, whole: Sequence[WholeFile]) -> None:
+    """After any crash, each of the files is the whole content or what it was before."""
+    for each in whole:
+        with files.open(each.draft, create=True) as file:
+            file.truncate(0)
+            file.write(each.encode(), 0)
+    sync_all(files, [each.draft for each in whole])
+    for each in whole:
+        files.rename(each.draft, each.path)
+    sync_all(files, sorted({each.path.rpartition("/")[0] for each in whole}))
 
 
 def read_whole(files: Files, path: str, kind: bytes) -> bytes | None:

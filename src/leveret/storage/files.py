@@ -5,17 +5,18 @@
 what they mean for the store is decided by the callers (see `errors.py`).
 
 Durability is the caller's: `File.sync` makes a file's bytes and size durable but not its name,
-`Files.sync_directory` makes names durable but not the bytes behind them. Only `make_directory` syncs by
-itself.
+`Files.sync_directory` makes names durable but not the bytes behind them, `Files.sync_all` does both for many.
 Paths are '/'-separated and relative to the root; '' is the root.
 """
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import os
 import shutil
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Protocol, Self
@@ -27,7 +28,11 @@ Buffer = bytes | bytearray | memoryview
 _FILE_MODE = 0o640  # messages are nobody else's business
 _DIRECTORY_MODE = 0o750
 _PID_BYTES = 32
+_SYNC_EACH_MAX = 4
 _NO_FALLOCATE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)  # file systems differ in how they say it
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class File(Protocol):
@@ -75,7 +80,10 @@ class Files(Protocol):
         """Files and directories in it, sorted; [] when it is missing."""
 
     def make_directory(self, path: str) -> None:
-        """With its parents, and durable on return. Nothing happens when it is there."""
+        """With its parents, whose sync makes it durable. Nothing happens when it is there.
+
+        The root and what is above it, which nobody else can sync, are durable on return.
+        """
 
     def rename(self, old: str, new: str) -> None:
         """Replaces `new` in one step."""
@@ -88,6 +96,9 @@ class Files(Protocol):
 
     def sync_directory(self, path: str) -> None:
         """Return when files created, renamed and unlinked in it before the call are durably so."""
+
+    def sync_all(self, paths: Sequence[str]) -> None:
+        """Sync these files and directories; when they are many, at the price of few."""
 
     def exists(self, path: str) -> bool: ...
 
@@ -184,14 +195,16 @@ class OsLock:
     it when the parent dies. Start helper processes with spawn.
     """
 
-    __slots__ = ("_file",)
+    __slots__ = ("_file", "_released")
 
-    def __init__(self, file: OsFile) -> None:
+    def __init__(self, file: OsFile, released: Callable[[], None]) -> None:
         self._file = file
+        self._released = released
 
     def release(self) -> None:
         # The lock file stays: without it two processes could lock two files of one name.
         self._file.close()
+        self._released()
 
 
 class OsFiles:
@@ -211,6 +224,7 @@ class OsFiles:
     def __init__(self, root: str, *, read_only: bool = False) -> None:
         self.root = os.path.abspath(root)
         self.read_only = read_only
+        self._file_system: int | None = None
 
     def open(self, path: str, *, create: bool = False) -> File:
         full = self._full(path)
@@ -228,10 +242,8 @@ class OsFiles:
         full = self._writable("")
         _make_root(full)
         for name in path.split("/") if path else ():
-            parent, full = full, f"{full}/{name}"
+            full = f"{full}/{name}"
             _make_if_missing(full)
-            # Also when it was there: whoever made it may have been killed before this.
-            _sync_directory(parent)
 
     def rename(self, old: str, new: str) -> None:
         os.replace(self._writable(old), self._writable(new))
@@ -246,6 +258,20 @@ class OsFiles:
 
     def sync_directory(self, path: str) -> None:
         _sync_directory(self._full(path))
+
+    def sync_all(self, paths: Sequence[str]) -> None:
+        # Each fdatasync of a small file waits for the file system's journal: measured 4 ms a file, 8 s for
+        # 2,000; one syncfs for all 25 ms. It reports every write error since the descriptor was opened.
+        if len(paths) > _SYNC_EACH_MAX and self._file_system is not None:
+            _syncfs(self._file_system)
+            return
+        for path in paths:
+            full = self._full(path)
+            if os.path.isdir(full):
+                _sync_directory(full)
+            else:
+                with self.open(path) as file:
+                    file.sync()
 
     def exists(self, path: str) -> bool:
         return os.path.exists(self._full(path))
@@ -265,7 +291,13 @@ class OsFiles:
         except BaseException:
             file.close()
             raise
-        return OsLock(file)
+        self._file_system = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        return OsLock(file, self._release)
+
+    def _release(self) -> None:
+        if self._file_system is not None:
+            os.close(self._file_system)
+            self._file_system = None
 
     def _open(self, full: str, flags: int) -> OsFile:
         return OsFile(os.open(full, os.O_RDWR | os.O_CLOEXEC | flags, _FILE_MODE), full)
@@ -277,6 +309,12 @@ class OsFiles:
         if self.read_only:
             raise _read_only(path)
         return self._full(path)
+
+
+def _syncfs(descriptor: int) -> None:
+    if _libc.syncfs(descriptor):
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
 
 
 def _read_only(path: str) -> OSError:

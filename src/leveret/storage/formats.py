@@ -9,12 +9,17 @@ in the file carries checksums of its own.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from struct import Struct
 
 from xxhash import xxh3_64_intdigest
 
 from leveret.storage.errors import UnknownFormat
+
+assert sys.byteorder == "little", (
+    "the formats are little-endian, and columns are written as they stand in memory"
+)
 
 VERSION = 1
 MAGIC = b"LEVERET\x00"

@@ -10,7 +10,7 @@ read into Arrow by the same code; its records are entries. The fields of a recor
     header         not before: u64 (us); empty when there is no delay
     body           ranges of offsets: (start u64, stop u64) each
 
-State is the fold of the entries in order: `cursor.py` has the fold.
+State is the fold of the entries in order: `Progress.apply`.
 """
 
 from __future__ import annotations

@@ -14,21 +14,23 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from operator import attrgetter, itemgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from leveret.storage.catalog import LogImage
 from leveret.storage.errors import BadRequest, OffsetOutOfRange
 from leveret.storage.files import Files
-from leveret.storage.offsets import Range
-from leveret.storage.records import PERSISTENT_FLAGS, Batch, Message, Record, batch_bytes
+from leveret.storage.offsets import OffsetSet, Range
+from leveret.storage.records import PERSISTENT_FLAGS, Batch, Message, Record, batch_bytes, size_of
 from leveret.storage.segment import Block, Report, Segment, SegmentInfo
 from leveret.storage.view import LogView
 
 if TYPE_CHECKING:
     from leveret.storage.cursor import Cursor
+    from leveret.storage.progress import Progress
 
-MESSAGE_BYTES_MAX = 1 << 30
+APPEND_BYTES_MAX = 1 << 30
 _CACHED_BLOCKS = 16
 
 _first_of_batch = itemgetter(0)
@@ -54,6 +56,22 @@ class BlockCache:
         return found
 
 
+class _Held(NamedTuple):
+    """Where a log's messages are. Replaced as a whole, so that a reader on another thread misses nothing."""
+
+    segments: tuple[Segment, ...]
+    frozen: list[Batch]
+    """On its way into segments."""
+    pending: list[Batch]
+
+    def batches(self) -> Iterator[Batch]:
+        return chain(self.frozen, self.pending)
+
+    def memory_from(self, otherwise: int) -> int:
+        """The first offset that is in memory."""
+        return next((batch.first for batch in self.batches()), otherwise)
+
+
 class Log:
     """Made by the store. `next` is the offset the next message will get."""
 
@@ -64,8 +82,6 @@ class Log:
         self._report = report
         self._cache = cache
         self._segment_bytes = segment_bytes
-        self._pending: list[Batch] = []
-        self._frozen: list[Batch] = []
         self._frozen_bytes = 0
         self.id = image.spec.id
         self.spec = image.spec
@@ -77,7 +93,7 @@ class Log:
         self.pending_bytes = 0
         self.touched = True
         """Whether anything has changed that the next checkpoint must look at."""
-        self.segments = tuple(self._segment(info) for info in image.segments)
+        self._held = _Held(tuple(self._segment(info) for info in image.segments), [], [])
         self.has_directory = bool(image.segments or image.snapshot)
         self.unsynced: dict[str, Segment] = {}
         """Segments that were written since they were last synced, by path."""
@@ -87,14 +103,15 @@ class Log:
         return f"Log({self.id}, {self.first}..{self.next}, {len(self.segments)} segments)"
 
     @property
+    def segments(self) -> tuple[Segment, ...]:
+        """What is on disk, oldest first."""
+        return self._held.segments
+
+    @property
     def first(self) -> int:
         """No offset below this is here any more."""
-        if self.segments:
-            return self.segments[0].info.first
-        for batches in (self._frozen, self._pending):
-            if batches:
-                return batches[0].first
-        return self.next
+        end, held = self.next, self._held
+        return held.segments[0].info.first if held.segments else held.memory_from(end)
 
     @property
     def size_bytes(self) -> int:
@@ -104,7 +121,7 @@ class Log:
     @property
     def has_pending(self) -> bool:
         """Whether there is something in memory that a checkpoint would write."""
-        return bool(self._pending or self._frozen)
+        return bool(self._held.pending or self._held.frozen)
 
     def is_full(self, segment: Segment) -> bool:
         """Whether the next batch would begin a new segment."""
@@ -114,7 +131,7 @@ class Log:
 
     def add(self, batch: Batch) -> None:
         """Takes a batch whose offsets go on from `next`, or jump ahead of it after a restart."""
-        self._pending.append(batch)
+        self._held.pending.append(batch)
         self.pending_bytes += batch.size
         self.touched = True
         self.next = batch.first + len(batch.messages)
@@ -124,13 +141,13 @@ class Log:
     def read(self, ranges: Iterable[Range]) -> list[Record]:
         """The records in the ranges, in their order; settled ones may be gone, damaged ones are left out."""
         found: list[Record] = []
+        held = self._held
         for start, stop in ranges:
             self.check_range(start, stop)
-            memory = (self._frozen, self._pending)  # before the segments: a checkpoint moves the other way
-            memory_from = next((batches[0].first for batches in memory if batches), stop)
+            memory_from = held.memory_from(stop)
             if start < memory_from:
-                found.extend(self._from_segments(start, stop))
-            for batches in memory:
+                found.extend(self._from_segments(held.segments, start, min(stop, memory_from)))
+            for batches in (held.frozen, held.pending):
                 found.extend(_from_batches(batches, start, stop))
         return found
 
@@ -143,8 +160,7 @@ class Log:
         if not 0 <= start < stop <= self.next:
             raise OffsetOutOfRange(f"offsets {start} to {stop} of a log that ends at {self.next}")
 
-    def _from_segments(self, start: int, stop: int) -> Iterator[Record]:
-        segments = self.segments
+    def _from_segments(self, segments: tuple[Segment, ...], start: int, stop: int) -> Iterator[Record]:
         at = max(0, bisect_right(segments, start, key=_first_of_segment) - 1)
         for segment in segments[at:]:
             if segment.info.first >= stop:
@@ -160,41 +176,61 @@ class Log:
 
     def present(self) -> Iterator[Range]:
         """The offsets that are there, as runs that ascend."""
-        for segment in self.segments:
+        held = self._held
+        for segment in held.segments:
             yield from segment.present()
-        for batches in (self._frozen, self._pending):
-            for batch in batches:
-                yield batch.first, batch.stop
+        for batch in held.batches():
+            yield batch.first, batch.stop
+
+    def live_ranges(self, start: int, stop: int, states: Sequence[Progress]) -> list[Range]:
+        """What of [start, stop) the log must keep: all of it, or what one of these has not settled."""
+        if not states or self.spec.retention.keeps_dead:
+            return [(start, stop)]
+        if len(states) == 1:
+            return list(states[0].settled.unsettled(start, stop))
+        live = OffsetSet(r for state in states for r in state.settled.unsettled(start, stop))
+        return list(live.ranges())
+
+    def dead_ranges(self) -> list[Range]:
+        """What is still there though all its cursors have settled it and nothing else keeps it."""
+        if not self.next:
+            return []
+        dead = OffsetSet(self.present())
+        dead.remove_many(self.live_ranges(0, self.next, [each.progress for each in self.cursors.values()]))
+        return list(dead.ranges())
 
     def view(self) -> LogView:
         """What is in segments, for readers in other processes; `Store.flush` writes the rest there."""
-        end = self.next
-        pending, frozen = self._pending, self._frozen  # in this order: a checkpoint moves the other way
-        stop = next((batches[0].first for batches in (frozen, pending) if batches), end)
-        return LogView(self.id, self.spec.directory, tuple(segment.info for segment in self.segments), stop)
+        end, held = self.next, self._held
+        infos = tuple(segment.info for segment in held.segments)
+        return LogView(self.id, self.spec.directory, infos, held.memory_from(end))
 
     def priorities(self) -> Iterator[tuple[int, int]]:
-        """Offset and priority of every message that has one, in segments."""
-        for segment in self.segments:
+        """Offset and priority of every message that has one."""
+        held = self._held
+        for segment in held.segments:
             yield from segment.priorities()
+        for batch in held.batches():
+            for offset, message in enumerate(batch.messages, batch.first):
+                if message.priority:
+                    yield offset, message.priority
 
     # writing, in a checkpoint
 
     def freeze(self) -> None:
         """What is in memory now will be written; what comes later waits for the next time."""
-        self._frozen, self._pending = self._pending, []
+        self._held = self._held._replace(frozen=self._held.pending, pending=[])
         self._frozen_bytes, self.pending_bytes = self.pending_bytes, 0
         self.touched = False
 
     def thaw(self) -> None:
         """Undoes `freeze`."""
-        self._pending = self._frozen + self._pending
+        self._held = self._held._replace(frozen=[], pending=list(self._held.batches()))
         self.pending_bytes += self._frozen_bytes
-        self._frozen = []
         self.touched = True
 
     def frozen(self) -> Sequence[Batch]:
-        return self._frozen
+        return self._held.frozen
 
     def write(self, kept: Iterable[Segment], batches: Iterable[Batch]) -> tuple[Segment, ...]:
         """Writes batches behind these segments; returns all of them as they are then. Nothing is synced."""
@@ -208,13 +244,13 @@ class Log:
 
     def install(self, segments: tuple[Segment, ...]) -> None:
         """What was frozen is in these segments now."""
-        self.segments = segments
-        self._frozen = []
+        self._held = self._held._replace(segments=segments, frozen=[])
 
     def rewritten(self, segment: Segment, live: Iterable[Range]) -> Segment:
         """A copy of a segment with its live records only, under the next edition."""
         info = SegmentInfo(first=segment.info.first, edition=segment.info.edition + 1)
-        batches = (Batch(r.offset, r.time_us, [Message(*r[2:])], len(r.body)) for r in segment.records(live))
+        found = ((record, Message(*record[2:])) for record in segment.records(live))
+        batches = (Batch(r.offset, r.time_us, [message], size_of([message])) for r, message in found)
         copy = self._segment(info).extended(batches)
         self.unsynced[copy.path] = copy
         return copy
@@ -253,8 +289,10 @@ def measure(messages: Sequence[Message]) -> tuple[int, bool]:
             hint="Names have at most 255 bytes, flags 7 bits, a priority 8 bits.",
         )
     size = names + sum(map(len, headers)) + sum(map(len, bodies))
-    if size > MESSAGE_BYTES_MAX and max(map(len, headers)) + max(map(len, bodies)) > MESSAGE_BYTES_MAX:
-        raise BadRequest("a message of more than 1 GiB", hint="Store it elsewhere and send a reference.")
+    if size > APPEND_BYTES_MAX:
+        raise BadRequest(
+            "an append of more than 1 GiB", hint="Append less at once; store large bodies elsewhere."
+        )
     return size, not flag_bytes.translate(None, PERSISTENT_FLAGS)
 
 

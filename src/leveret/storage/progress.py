@@ -19,7 +19,7 @@ from struct import Struct
 from leveret.storage.ackset import AckSet
 from leveret.storage.errors import BadRequest, NotInFlight
 from leveret.storage.journal import Entry, Kind
-from leveret.storage.offsets import OffsetSet, Range
+from leveret.storage.offsets import OFFSET_LIMIT, OffsetSet, Range
 from leveret.storage.records import Message
 
 _DUE_SHIFT = 64
@@ -40,6 +40,7 @@ class Progress:
         """No offset at or above it has been delivered."""
         self.redelivered_below = 0
         """After an unclean stop nobody knows which of these were delivered: all of them may have been."""
+        self._end = start  # no offset at or above it has ever been ready
         self._due: list[int] = []  # a heap of due time << 64 | offset: 48 bytes a delay, and no scans
         self._ready = [OffsetSet() for _ in range(priorities + 1)]
         self._levels = [OffsetSet() for _ in range(priorities + 1)]  # unsettled, by priority; [0] unused
@@ -95,6 +96,10 @@ class Progress:
         """What of [start, stop) is ready."""
         return list(OffsetSet(r for level in self._ready for r in level.ranges(start, stop)).ranges())
 
+    def next_ready(self) -> int | None:
+        """What would be taken next."""
+        return next((level.first() for level in reversed(self._ready) if level), None)
+
     def ready_ranges(self) -> Iterator[Range]:
         """What can be taken, in the order in which it would be."""
         for level in reversed(self._ready):
@@ -104,6 +109,7 @@ class Progress:
 
     def extend(self, start: int, stop: int, messages: Sequence[Message]) -> None:
         """These messages are now in the log, at [start, stop)."""
+        self._end = stop
         highest = len(self._ready) - 1
         if not highest:
             self._ready[0].add(start, stop)
@@ -114,14 +120,19 @@ class Progress:
             if level:
                 self._levels[level].add(offset, offset + 1)
 
-    def take(self, n: int, *, before: int) -> list[Range]:
-        """Moves the next `n` that are ready and below `before` into flight."""
+    def take(self, n: int, *, limit: int, before: int | None = None) -> list[Range]:
+        """Moves the next `n` that are ready, and below `before`, into flight.
+
+        Where the next one lies at or above `limit` it ends: nothing of a lower priority overtakes it.
+        """
+        before = OFFSET_LIMIT if before is None else before
         taken: list[Range] = []
         for level in reversed(self._ready):
-            got = level.take(n, before=before)
+            got = level.take(n, before=min(limit, before))
             taken += got
             n -= sum(stop - start for start, stop in got)
-            if n <= 0:
+            left = level.first()
+            if n <= 0 or (left is not None and left < before):
                 break
         self.in_flight.add_many(taken)
         return taken
@@ -185,15 +196,16 @@ class Progress:
         """Takes them out of flight in one pass; puts them back and raises when some were not in flight."""
         wanted = 0
         for start, stop in ranges:
+            if not 0 <= start < stop:
+                raise _not_a_range(start, stop)
             wanted += stop - start
         if self.in_flight.remove_many(ranges) != wanted:
             for start, stop in ranges:
-                self.in_flight.add_many(list(self._was_in_flight(start, min(stop, self.mark))))
-            _check_disjoint(ranges)
+                self.in_flight.add_many(list(self._was_in_flight(start, min(stop, self._end))))
             self.check_in_flight(ranges)
 
     def _was_in_flight(self, start: int, stop: int) -> Iterator[Range]:
-        """An offset below the mark that is neither settled nor waiting can only have been in flight."""
+        """An offset below the end that is neither settled nor waiting can only have been in flight."""
         if start < stop:
             waiting = (*self._ready, self.delayed)
             for first, end in self.settled.unsettled(start, stop):
@@ -247,7 +259,6 @@ class Progress:
         elif entry.kind is Kind.DELIVERED:
             self.delayed.remove_many(ranges)
             self.in_flight.add_many(ranges)
-            self.mark = max(self.mark, *(stop for _, stop in ranges))  # a damaged MARKED costs nothing then
         elif entry.kind is Kind.SETTLED:
             self.in_flight.remove_many(ranges)
             self.delayed.remove_many(ranges)
@@ -269,6 +280,7 @@ class Progress:
         latest = {each & _OFFSET_MASK: each for each in self._due}  # a later entry replaces an earlier one
         self._due = [each for offset, each in latest.items() if offset in self.delayed]
         heapify(self._due)
+        self._end = stop
         there = OffsetSet(present)
         ready = self._ready[0]
         for start, end in there.ranges(self.settled.low):
@@ -339,9 +351,17 @@ class Progress:
 def _check_disjoint(ranges: Sequence[Range]) -> None:
     end = -1
     for start, stop in sorted(ranges):
+        if not 0 <= start < stop:
+            raise _not_a_range(start, stop)
         if start < end:
             raise BadRequest(f"offset {start} is named twice", hint="Name each offset once in a request.")
         end = stop
+
+
+def _not_a_range(start: int, stop: int) -> BadRequest:
+    return BadRequest(
+        f"{start} to {stop} is no range", hint="A range is [start, stop) with 0 <= start < stop."
+    )
 
 
 def _not_in_flight(start: int, stop: int) -> NotInFlight:

@@ -10,16 +10,16 @@ mended (`mending.py`), or when its file was cut, which no crash does.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from leveret.storage import formats
-from leveret.storage.catalog import CATALOG_LOG, Checkpoint, LogImage, read_checkpoints, snapshot_path
+from leveret.storage.catalog import CATALOG_LOG, LOGS, Checkpoint, LogImage, read_checkpoints, snapshot_path
 from leveret.storage.durable import read_whole
 from leveret.storage.errors import Damage, UnknownFormat
 from leveret.storage.files import Files
-from leveret.storage.formats import HEADER_BYTES, VERSION
+from leveret.storage.formats import HEADER_BYTES, VERSION, FileHeader
 from leveret.storage.frames import Frame, batches_of
 from leveret.storage.journal import ENTRY_BYTES, Entry
 from leveret.storage.log import Log
@@ -29,7 +29,6 @@ from leveret.storage.records import Batch, Record
 from leveret.storage.segment import Report
 from leveret.storage.wal import DIRECTORY, Wal
 
-_KINDS = {"msgs": formats.SEGMENT, "index": formats.INDEX, "snapshot": formats.SNAPSHOT}
 UNFINISHED = "the WAL ends with a round that is not intact: it was never released, or it is damaged and lost"
 
 
@@ -49,11 +48,11 @@ def recover(files: Files, wal: Wal, report: Report) -> Recovered:
     """`UnknownFormat` when the directory is not ours, or newer than this code."""
     found = read_checkpoints(files, report)
     if not found:
-        if files.names(DIRECTORY):
+        if files.names(DIRECTORY) or files.names(LOGS):
             raise UnknownFormat("checkpoint", None, supported=VERSION)
         return Recovered(Checkpoint(), 0, clean=True)
     checkpoint = found[0]
-    _check_headers(files, checkpoint, report)
+    _check_headers(files, {p: h for each in found[:2] for p, h in each.files().items()}, report)
     damage: list[Damage] = []
     rounds = _rounds(wal.recover(damage.append, after=checkpoint.ticket), damage.append)
     last = rounds[-1].head.ticket if rounds else checkpoint.ticket
@@ -75,17 +74,16 @@ def recover(files: Files, wal: Wal, report: Report) -> Recovered:
     return recovered
 
 
-def _check_headers(files: Files, checkpoint: Checkpoint, report: Report) -> None:
+def _check_headers(files: Files, expected: dict[str, FileHeader], report: Report) -> None:
     """Before anything is changed: files of a newer version are refused, damaged headers are named."""
-    for path in sorted(checkpoint.paths()):
-        kind = _KINDS[path.rpartition("/")[2].partition(".")[0]]
+    for path, header in sorted(expected.items()):
         try:
             with files.open(path) as file:
-                header = formats.read_header(file.read(HEADER_BYTES, 0), path, kind)
+                found = formats.read_header(file.read(HEADER_BYTES, 0), path, header.kind)
         except FileNotFoundError:
-            header = None
-        if header is None:
-            report(Damage(path, 0, None, "the header of a file is damaged, or the file is missing"))
+            found = None
+        if found != header:
+            report(Damage(path, 0, None, "a file is missing, or another's, or its header is damaged"))
 
 
 def _rounds(frames: list[Frame], report: Report) -> list[Frame]:
@@ -125,10 +123,6 @@ def _salvaged(frame: Frame, report: Report) -> Iterator[tuple[int, list[Record]]
     for each in lost:
         what = f"a record of log {each.log} in the WAL is damaged and lost"
         report(Damage(frame.path, each.position, each.offset, what))
-    if not lost:
-        report(
-            Damage(frame.path, frame.position, None, "a WAL frame was damaged; its records could be saved")
-        )
     yield from by_log.items()
 
 
@@ -150,11 +144,11 @@ def load_progress(
 
     When the snapshot is damaged, the one before it and a longer piece of the journal tell the same.
     """
-    for number in (image.snapshot, image.snapshot_before, 0):
-        progress = _snapshot(files, journal, number, report)
-        if progress is not None:
-            break
-    assert progress is not None
+    number, progress = next(
+        (number, found)
+        for number in (image.snapshot, image.snapshot_before, 0)
+        if (found := _snapshot(files, journal, number, report)) is not None
+    )
     start = max(number, journal.first)
     size = 0
     if start < journal.next:
@@ -177,24 +171,24 @@ def _snapshot(files: Files, journal: Log, number: int, report: Report) -> Progre
     return Progress.decode(content, priorities=priorities)
 
 
-def remove_strays(files: Files, *, keep: set[str]) -> None:
-    """Removes files that no checkpoint names: drafts, and what was deleted or never finished."""
-    for log in files.names("logs"):
-        directories = [
-            f"logs/{log}",
-            *(f"logs/{log}/cursors/{c}" for c in files.names(f"logs/{log}/cursors")),
-        ]
-        for directory in directories:
-            for name in files.names(directory):
-                path = f"{directory}/{name}"
-                if name != "cursors" and path not in keep:
-                    _remove(files, path)
+def remove_strays(files: Files, *checkpoints: Checkpoint) -> None:
+    """Removes what the checkpoints do not name: drafts, and what was deleted or never finished."""
+    keep = {path for each in checkpoints for path in each.files()}
+    directories = {image.spec.directory for each in checkpoints for image in each.logs.values()}
+    for log in files.names(LOGS):
+        directory = f"{LOGS}/{log}"
+        if directory not in directories:
+            _remove(files.remove_directory, directory)
+            continue
+        for name in files.names(directory):
+            if f"{directory}/{name}" not in keep:
+                _remove(files.unlink, f"{directory}/{name}")
     for name in files.names(DIRECTORY):
         if name.endswith(".new"):
-            _remove(files, f"{DIRECTORY}/{name}")
+            _remove(files.unlink, f"{DIRECTORY}/{name}")
 
 
-def _remove(files: Files, path: str) -> None:
+def _remove(remove: Callable[[str], None], path: str) -> None:
     """What can't be removed now is removed another time."""
     with suppress(OSError):
-        files.unlink(path)
+        remove(path)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from leveret.storage.segment import SegmentInfo
 
@@ -17,8 +18,7 @@ REWRITE_BELOW = 0.1
 """A sealed segment with a smaller share of live messages than this is rewritten."""
 
 
-@dataclass(frozen=True, slots=True)
-class Retention:
+class Retention(NamedTuple):
     """How long a log keeps messages. The default is a queue's: until they are settled."""
 
     keep_settled: bool = False

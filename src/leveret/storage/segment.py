@@ -18,18 +18,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from struct import Struct
 from typing import NamedTuple
 
 from xxhash import xxh3_64, xxh3_64_intdigest
 
 from leveret.storage import formats, records
-from leveret.storage.durable import sync_file
 from leveret.storage.errors import Damage, write_failed
 from leveret.storage.files import File, Files
 from leveret.storage.formats import HEADER_BYTES, FileHeader
-from leveret.storage.offsets import Range
+from leveret.storage.offsets import OffsetSet, Range
 from leveret.storage.records import (
     DIGEST,
     DIGEST_BYTES,
@@ -62,8 +60,7 @@ class Block(NamedTuple):
     rows: int
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentInfo:
+class SegmentInfo(NamedTuple):
     """What a segment holds. Replaced, never changed; the checkpoint's word on it is the last one."""
 
     first: int
@@ -140,7 +137,7 @@ class Segment:
             for each, kind in ((file, formats.SEGMENT), (index, formats.INDEX)):
                 each.truncate(0)
                 each.write(FileHeader(kind, self._log_id, self.info.first).encode(), 0)
-            return replace(self.info, length_bytes=HEADER_BYTES)
+            return self.info._replace(length_bytes=HEADER_BYTES)
         self.trim(file, index)
         return self.info
 
@@ -151,23 +148,19 @@ class Segment:
         if index.size() > _index_size(self.info):
             index.truncate(_index_size(self.info))
 
-    def sync(self) -> None:
-        """Makes what was written durable; the index too, though it could be made again."""
-        for path in (self.path, self.index_path):
-            with self._files.open(path) as file:
-                sync_file(file, path)
+    @property
+    def paths(self) -> tuple[str, str]:
+        """Its files."""
+        return self.path, self.index_path
 
     # reading
 
     def records(self, ranges: Iterable[Range]) -> Iterator[Record]:
-        """Its records in the ranges, which ascend; damaged ones are reported and left out."""
-        wanted = list(ranges)
+        """Its records in the ranges; damaged ones are reported and left out."""
+        wanted = OffsetSet(ranges)
         for block in self.blocks():
-            inside = [r for r in wanted if r[0] <= block.last and r[1] > block.first]
-            if inside:
-                for record in self.load(block):
-                    if any(start <= record.offset < stop for start, stop in inside):
-                        yield record
+            if wanted.count(block.first, block.last + 1):
+                yield from (record for record in self.load(block) if record.offset in wanted)
 
     def load(self, block: Block) -> list[Record]:
         """All records of a block, verified."""
@@ -194,6 +187,8 @@ class Segment:
 
     def present(self) -> Iterator[Range]:
         """The offsets it holds, as runs."""
+        if not self.info.rows:
+            return
         if self.info.is_dense:
             yield self.info.first, self.info.last + 1
             return
@@ -204,8 +199,7 @@ class Segment:
                     yield start, stop
                 start = row[0]
             stop = row[0] + 1
-        if start >= 0:
-            yield start, stop
+        yield start, stop
 
     def transient(self) -> Iterator[int]:
         """The offsets of its records that are not persistent."""
@@ -282,7 +276,7 @@ class Segment:
             row += count
         rows = b"".join(tables)
         if row != self.info.rows:
-            self.info = replace(self.info, rows=row, index_hash=_chained_hash(rows, blocks))
+            self.info = self.info._replace(rows=row, index_hash=_chained_hash(rows, blocks))
         self._write_index(rows)
         return rows, blocks
 
@@ -324,6 +318,8 @@ def _only_digest_damaged(content: bytes, block: Block, by_index: bytes, number: 
         return False
     at = BLOCK.size + block.rows * ROW_BYTES + number * DIGEST_BYTES
     found = records.digest(row, content, start=block.position)
+    if found < 0:
+        return False
     mended = content[:at] + DIGEST.pack(found) + content[at + DIGEST_BYTES :]
     return is_intact(mended, block.position, block.length)
 
@@ -345,8 +341,7 @@ def _write_block(
     index.write(rows, _index_size(info))
     flags = rows[FLAGS_BYTE::ROW_BYTES]
     blocks.append(Block(first, last, position, length, info.rows, count))
-    return replace(
-        info,
+    return info._replace(
         length_bytes=position + length,
         rows=info.rows + count,
         last=last,
@@ -366,7 +361,6 @@ def _blocks_of(table: bytes, info: SegmentInfo) -> list[Block] | None:
     if starts[:1] != [0]:
         return None if info.rows else []
     blocks = []
-    position = HEADER_BYTES
     hashed = 0
     view = memoryview(table)
     for start, stop in zip(starts, [*starts[1:], info.rows], strict=True):
@@ -377,9 +371,8 @@ def _blocks_of(table: bytes, info: SegmentInfo) -> list[Block] | None:
         first = ROW.unpack_from(rows)[0]
         last = ROW.unpack_from(rows, len(rows) - ROW_BYTES)[0]
         count = stop - start
-        length = BLOCK.size + records.batch_bytes(count) + last_from + size - data_from
-        blocks.append(Block(first, last, position, length, start, count))
-        position += length
+        head = BLOCK.size + records.batch_bytes(count)
+        blocks.append(Block(first, last, data_from - head, head + last_from + size - data_from, start, count))
     return blocks if hashed == info.index_hash else None
 
 

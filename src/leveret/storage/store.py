@@ -12,17 +12,25 @@ and covered by a durable round. That is all of recovery: the last checkpoint, an
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
 from leveret.storage.catalog import CATALOG_LOG, LogImage, LogSpec, change
 from leveret.storage.checkpointer import Checkpointer
 from leveret.storage.cursor import Cursor, check_name
-from leveret.storage.durable import make_directory
-from leveret.storage.errors import BadName, Damage, OffsetOutOfRange, UnknownCursor, UnknownLog, write_failed
+from leveret.storage.errors import (
+    BadName,
+    BadRequest,
+    Damage,
+    OffsetOutOfRange,
+    UnknownCursor,
+    UnknownLog,
+    write_failed,
+)
 from leveret.storage.files import Files, Lock
-from leveret.storage.journal import ENTRY_BYTES, Entry, Kind
+from leveret.storage.journal import ENTRY_BYTES, Entry, Kind, Outcome
 from leveret.storage.log import BlockCache, Log, measure
 from leveret.storage.offsets import Range
 from leveret.storage.progress import Progress
@@ -33,6 +41,9 @@ from leveret.storage.transaction import Transaction
 from leveret.storage.wal import Wal
 
 RESERVE_AHEAD = 1 << 20
+ROUND_BYTES_MAX = 1 << 30
+"""A round that has grown larger than this is synced before more is appended: a frame has its limits."""
+PRIORITIES_MAX = 255
 LOST_AHEAD = 1 << 24
 """Offsets and ids that are skipped when rounds may be lost: more than those of a WAL file can have used."""
 
@@ -52,7 +63,7 @@ class Options:
 
 
 class Store:
-    """Logs and cursors in one data directory: `store = Store.open(OsFiles("/var/lib/leveret"), ...)`."""
+    """Logs and cursors in one data directory: `store = Store(OsFiles("/var/lib/leveret"), ...)`."""
 
     def __init__(
         self,
@@ -110,9 +121,14 @@ class Store:
         return self._create(LogSpec(self._new_id(), label=label, retention=retention))
 
     def create_cursor(self, log: Log, name: str, *, start: int | None = None, priorities: int = 0) -> Cursor:
-        """A cursor that begins at `start`: the first message of the log unless said otherwise."""
+        """A cursor that begins at `start`: the first message of the log unless said otherwise.
+
+        What all other cursors have settled may be gone at any moment, so it does not see that.
+        """
         self._check_alive(log)
         check_name(name)
+        if not 0 <= priorities <= PRIORITIES_MAX:
+            raise BadRequest(f"{priorities} priorities", hint=f"Use 0 to {PRIORITIES_MAX}.")
         if name in log.cursors:
             raise BadName(f"log {log.id} has a cursor {name!r} already", hint="Use it, or another name.")
         start = log.first if start is None else start
@@ -125,17 +141,21 @@ class Store:
             cursor.progress.open(log.present(), log.next)
             if priorities:
                 cursor.progress.prioritise(log.priorities())
+            dead = log.dead_ranges()
             log.cursors[name] = cursor
             cursor.start()
+            unseen = [r for a, b in dead for r in cursor.progress.ready_within(a, b)]
+            if unseen:
+                cursor.drop(unseen, Outcome.SKIPPED)
         return cursor
 
     def set_retention(self, log: Log, retention: Retention) -> int:
         """Changes how long a log keeps messages, from the next checkpoint on."""
         self._check_alive(log)
         with self._wal.lock:
-            log.spec = replace(log.spec, retention=retention)
+            log.spec = log.spec._replace(retention=retention)
             log.touched = True
-            return self._change(alter=asdict(log.spec))
+            return self._change(alter=log.spec)
 
     def delete_log(self, log: Log) -> int:
         """Deletes a log with its cursors and all that is in them."""
@@ -150,6 +170,7 @@ class Store:
         if cursor.log.cursors.get(cursor.name) is not cursor:
             raise UnknownCursor(f"log {cursor.log.id} has no cursor {cursor.name!r} like this one")
         with self._wal.lock:
+            cursor.deleted = True
             del cursor.log.cursors[cursor.name]
             return self._delete(cursor.journal)
 
@@ -170,6 +191,11 @@ class Store:
     def ticket(self) -> int:
         """What has been changed so far is durable when `safe_ticket` has reached this."""
         return self._wal.ticket
+
+    @property
+    def lock(self) -> AbstractContextManager[bool]:
+        """Held while something changes, and while a checkpoint looks at what there is."""
+        return self._wal.lock
 
     @property
     def safe_ticket(self) -> int:
@@ -233,15 +259,16 @@ class Store:
         self._check_alive(log)
         if self._wal.failed:
             raise self._wal.failed.with_traceback(None)  # or it would grow with every raise
+        if self._wal.collected_bytes > ROUND_BYTES_MAX:
+            self.sync()
         if log.next + count > log.reserved_safe - self._options.reserve_ahead // 2:
             self._reserve(log, count)
 
     def apply(self, transaction: Transaction) -> int:
         """Applies a checked transaction in one round."""
-        measured = [measure(messages) for _, messages in transaction.appends]
         with self._wal.lock:
             now_us = self._clock()
-            for (log, messages), each in zip(transaction.appends, measured, strict=True):
+            for (log, messages), each in zip(transaction.appends, transaction.measured, strict=True):
                 transaction.offsets.append(self._append(log, messages, each, now_us=now_us))
             for cursor, entry in transaction.entries:
                 if entry.kind is Kind.SETTLED:
@@ -293,7 +320,7 @@ class Store:
 
     def _create(self, spec: LogSpec) -> Log:
         with self._wal.lock:
-            self._change(create=asdict(spec))
+            self._change(create=spec)
             log = self._logs[spec.id] = self._open_log(LogImage(spec, 0, 0))
         return log
 
@@ -365,14 +392,14 @@ class Store:
             for cursor in log.cursors.values():
                 cursor.reopen(clean=recovered.clean, transient=transient)
         self._checkpoint(opening=True)
-        kept = self._checkpointer.last.paths()
+        first = self._checkpointer.last
         self._checkpoint(opening=True)  # the last two must not reach back into what another process left
-        remove_strays(self._files, keep=kept | self._checkpointer.last.paths())
+        remove_strays(self._files, first, self._checkpointer.last)
 
 
 def _lock(files: Files) -> Lock:
     try:
-        make_directory(files, "")
+        files.make_directory("")
         return files.lock("lock")
     except OSError as error:
         raise write_failed(error, "lock") from error

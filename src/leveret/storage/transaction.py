@@ -18,7 +18,7 @@ from typing import Protocol
 from leveret.storage.cursor import Cursor
 from leveret.storage.errors import BadRequest
 from leveret.storage.journal import Entry, Kind, Outcome
-from leveret.storage.log import Log
+from leveret.storage.log import APPEND_BYTES_MAX, Log, measure
 from leveret.storage.offsets import Range
 from leveret.storage.records import Message
 
@@ -41,6 +41,8 @@ class Transaction:
     appends: list[tuple[Log, Sequence[Message]]] = field(default_factory=list)
     entries: list[tuple[Cursor, Entry]] = field(default_factory=list)
     offsets: list[Range] = field(default_factory=list)
+    measured: list[tuple[int, bool]] = field(default_factory=list)
+    """Of the appends: see `log.measure`."""
     _done: bool = False
 
     def append(self, log: Log, messages: Sequence[Message]) -> None:
@@ -66,11 +68,15 @@ class Transaction:
 
     def _check(self) -> None:
         counts: dict[int, int] = defaultdict(int)
+        self.measured = [measure(messages) for _, messages in self.appends]
+        if sum(size for size, _ in self.measured) > APPEND_BYTES_MAX:
+            raise BadRequest("a transaction of more than 1 GiB", hint="Commit less at once.")
         for log, messages in self.appends:
             counts[log.id] += len(messages)
             self._store.prepare(log, counts[log.id])
         ranges: dict[Cursor, list[Range]] = defaultdict(list)
         for cursor, entry in self.entries:
+            cursor.check(entry.who, entry.not_before_us)
             ranges[cursor].extend(entry.ranges)
         for cursor, all_of_it in ranges.items():
             cursor.progress.check_in_flight(all_of_it)

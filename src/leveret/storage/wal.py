@@ -22,7 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from leveret.storage import formats, frames
-from leveret.storage.durable import make_directory, sync_directory, sync_file
+from leveret.storage.durable import sync_all, sync_file
 from leveret.storage.errors import (
     BadRequest,
     Damage,
@@ -46,6 +46,7 @@ class Round:
 
     ticket: int
     batches: dict[int, list[Batch]]
+    size: int = 0
 
 
 @dataclass(slots=True)
@@ -92,10 +93,16 @@ class Wal:
         """The ticket of what is collected now: safe when `synced` has reached it."""
         return self._round.ticket
 
+    @property
+    def collected_bytes(self) -> int:
+        """Bytes of messages in the current round."""
+        return self._round.size
+
     def collect(self, log_id: int, batch: Batch) -> int:
         """Adds a batch to the current round. The lock must be held."""
         if self.stopped:
             raise self.stopped.with_traceback(None)
+        self._round.size += batch.size
         batches = self._round.batches.get(log_id)
         if batches is None:
             self._round.batches[log_id] = [batch]
@@ -173,6 +180,9 @@ class Wal:
             failed = self.failed = write_failed(error, self._path)
             self._put_back(round_)
             raise failed from error
+        except Exception:
+            self._put_back(round_)  # whatever it is: what was collected must not get lost
+            raise
         self._sync_file(file, self._path)
         self.failed = None
         self._synced_us = self._clock()
@@ -208,6 +218,7 @@ class Wal:
             for log_id, batches in self._round.batches.items():
                 merged.setdefault(log_id, []).extend(batches)
             self._round.batches = merged
+            self._round.size += round_.size
 
     def _sync_file(self, file: File, path: str) -> None:
         try:
@@ -254,12 +265,12 @@ class Wal:
         path = f"{DIRECTORY}/{self._numbers:08d}"
         draft = path + ".new"
         try:
-            make_directory(self._files, DIRECTORY)
+            self._files.make_directory(DIRECTORY)
             with self._files.open(draft, create=True) as file:
                 file.allocate(size)
                 sync_file(file, draft)
             self._files.rename(draft, path)
-            sync_directory(self._files, DIRECTORY)
+            sync_all(self._files, ["", DIRECTORY])
         except StorePoisoned as poisoned:
             self.poison(poisoned)
             raise
@@ -271,17 +282,20 @@ class Wal:
 
     def release(self, ticket: int) -> None:
         """Rounds up to this ticket are not needed any more: files that hold no others are free again."""
-        self.written_bytes = 0
-        for each in [each for each in self._full_files if each.last_ticket <= ticket]:
-            self._full_files.remove(each)
-            self._free_files.append(each)
-        while len(self._free_files) > FREE_FILES_MAX or any(
-            each.size > self._file_bytes for each in self._free_files
-        ):
-            surplus = max(self._free_files, key=lambda each: each.size)
-            self._free_files.remove(surplus)
+        surplus = []
+        with self._syncing:  # a sync on another thread chooses among the same files
+            self.written_bytes = 0
+            for each in [each for each in self._full_files if each.last_ticket <= ticket]:
+                self._full_files.remove(each)
+                self._free_files.append(each)
+            self._free_files.sort(key=lambda each: each.size)
+            while self._free_files and (
+                len(self._free_files) > FREE_FILES_MAX or self._free_files[-1].size > self._file_bytes
+            ):
+                surplus.append(self._free_files.pop())
+        for each in surplus:
             with suppress(OSError):  # what can't be removed now is free again at the next start
-                self._files.unlink(surplus.path)
+                self._files.unlink(each.path)
 
     def close(self) -> None:
         if self._open_file:
@@ -312,7 +326,13 @@ class Wal:
         return found
 
     def begin(self, after: int) -> None:
-        """Starts collecting: tickets go on above `after`."""
+        """Starts collecting: tickets go on above `after`.
+
+        The files that were found will be used again, and the process that made them may have been killed
+        before their names were durable.
+        """
+        if self._full_files:
+            sync_all(self._files, ["", DIRECTORY])
         self.synced = after
         self._round = Round(after + 1, {})
 

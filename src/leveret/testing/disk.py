@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
@@ -227,8 +227,6 @@ class SimulatedDisk:
             made = f"{made}/{name}" if made else name
             if name not in parent.entries:
                 self._change(parent, {name: DirectoryInode()}, "mkdir", path=made)
-                with self._changing() as now:
-                    parent.sync(now)
             child = parent.entries[name]
             if isinstance(child, FileInode):
                 raise os_error(errno.EEXIST, made)
@@ -262,6 +260,14 @@ class SimulatedDisk:
 
     def sync_directory(self, path: str) -> None:
         self._sync(self._live().find_directory(path), "sync_directory", path)
+
+    def sync_all(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            inode = self._live().find(path)
+            if isinstance(inode, DirectoryInode):
+                self.sync_directory(path)
+            else:
+                self.open(path).sync()
 
     def exists(self, path: str) -> bool:
         try:

@@ -1,0 +1,305 @@
+"""One cursor through its store: the mark, restarts, priorities, names. Against a model: tests/properties."""
+
+from random import Random
+
+import pytest
+
+from leveret.storage.cursor import MARK_AHEAD
+from leveret.storage.errors import BadName, BadRequest, NotInFlight, OffsetOutOfRange
+from leveret.storage.journal import Entry, Kind, Outcome
+from leveret.storage.records import PERSISTENT
+from tests.storage.builders import killed, make_store, message, messages, offsets
+
+MANY = MARK_AHEAD + 1000
+
+
+def entries(cursor) -> list[Entry]:
+    return [Entry.of(record) for record in cursor.journal.read([(0, cursor.journal.next)])]
+
+
+def reader(store, id_: int = 1):
+    return store.log(id_).cursors["reader"]
+
+
+class TestJournal:
+    def test_every_change_is_an_entry(self, store, log, cursor, clock):
+        store.append(log, messages(6))
+        start = cursor.journal.next
+        cursor.take(4, who=b"alice")
+        cursor.settle([(0, 1)], Outcome.REJECTED, who=b"alice")
+        cursor.give_back([(1, 2)], not_before_us=77, counted=False, who=b"alice")
+        cursor.give_back([(2, 3)])
+        cursor.drop([(5, 6)], Outcome.EXPIRED)
+        cursor.note_synced([(0, 6)])
+        now = clock.now_us
+        assert entries(cursor)[start:] == [
+            Entry(Kind.DELIVERED, [(0, 4)], 0, b"alice", 0, now),
+            Entry(Kind.SETTLED, [(0, 1)], Outcome.REJECTED, b"alice", 0, now),
+            Entry(Kind.RETURNED, [(1, 2)], 0, b"alice", 77, now),
+            Entry(Kind.RETURNED, [(2, 3)], 1, b"", 0, now),
+            Entry(Kind.SETTLED, [(5, 6)], Outcome.EXPIRED, b"", 0, now),
+            Entry(Kind.SYNCED, [(0, 6)], 0, b"", 0, now),
+        ]
+
+    def test_a_delivery_of_nothing_is_no_entry(self, cursor):
+        before = cursor.journal.next
+        assert cursor.take(5) == []
+        assert cursor.journal.next == before
+
+    def test_it_says_what_it_is(self, cursor):
+        assert repr(cursor) == "Cursor('reader' of log 1, low 0)"
+        assert cursor.name == "reader"
+
+    def test_a_refused_request_is_no_entry(self, store, log, cursor):
+        store.append(log, messages(3))
+        cursor.take(1)
+        before = cursor.journal.next
+        for request in (
+            lambda: cursor.settle([(1, 2)]),
+            lambda: cursor.give_back([(0, 2)]),
+            lambda: cursor.drop([(0, 1)], Outcome.PURGED),
+            lambda: cursor.settle([(0, 1), (0, 1)]),
+        ):
+            with pytest.raises(BadRequest):
+                request()
+        assert cursor.journal.next == before
+
+    def test_a_name_of_a_consumer_that_does_not_fit_is_refused(self, store, log, cursor):
+        store.append(log, messages(3))
+        with pytest.raises(BadRequest):
+            cursor.take(1, who=b"x" * 256)
+        store.sync()
+
+    @pytest.mark.parametrize("not_before_us", [-1, 1 << 64])
+    def test_a_time_that_does_not_fit_is_refused(self, store, log, cursor, not_before_us):
+        store.append(log, messages(3))
+        cursor.take(3)
+        before = cursor.progress.encode()
+        with pytest.raises(BadRequest):
+            cursor.give_back([(0, 1)], not_before_us=not_before_us)
+        assert cursor.progress.encode() == before
+
+    def test_a_negative_number_of_messages_is_refused(self, cursor):
+        with pytest.raises(BadRequest):
+            cursor.take(-1)
+
+
+class TestTheMark:
+    def test_a_new_cursor_delivers_nothing_before_its_first_mark_is_durable(self, store, log):
+        store.append(log, messages(3))
+        cursor = store.create_cursor(log, "late")
+        assert cursor.take(3) == []
+        store.sync()
+        assert cursor.take(3) == [(0, 3)]
+
+    def test_nothing_at_or_above_the_durable_mark_is_handed_out(self, store, log, cursor):
+        store.append(log, messages(MANY))
+        assert cursor.take(MANY) == [(0, MARK_AHEAD)]
+        assert cursor.take(MANY) == []
+        store.sync()
+        assert cursor.take(MANY) == [(MARK_AHEAD, MANY)]
+
+    def test_the_mark_moves_when_half_of_it_is_used(self, store, log, cursor):
+        store.append(log, messages(MANY))
+        before = cursor.progress.mark
+        cursor.take(MARK_AHEAD // 2)
+        assert cursor.progress.mark == before
+        cursor.take(1)
+        assert cursor.progress.mark == MARK_AHEAD // 2 + 1 + MARK_AHEAD
+
+    def test_a_limit_below_the_mark_is_kept(self, store, log, cursor):
+        store.append(log, messages(10))
+        assert cursor.take(10, before=4) == [(0, 4)]
+        assert cursor.take(10, before=1 << 40) == [(4, 10)]
+
+    def test_after_an_unclean_stop_everything_delivered_comes_again_as_redelivered(self, store, log, disk):
+        cursor = store.create_cursor(log, "reader")
+        store.append(log, messages(20))
+        store.sync()
+        assert cursor.take(10) == [(0, 10)]  # of which no sync tells
+        reopened = reader(killed(disk))
+        assert all(reopened.is_redelivered(offset) for offset in range(10))
+        assert reopened.take(99) == [(0, 20)]
+
+    def test_after_a_clean_stop_only_what_was_delivered_is_redelivered(self, store, log, cursor, disk):
+        store.append(log, messages(20))
+        cursor.take(10)
+        store.close()
+        reopened = reader(make_store(disk))
+        assert [offset for offset in range(20) if reopened.is_redelivered(offset)] == list(range(10))
+        assert [reopened.delivery_count(offset) for offset in (0, 10)] == [1, 0]
+
+    def test_a_mark_below_everything_that_is_ready_moves_with_the_next_sync(self, store, log, cursor):
+        store.append(log, messages(MARK_AHEAD))
+        cursor.drop([(0, MARK_AHEAD)], Outcome.PURGED)
+        store.append(log, messages(1))
+        for _ in range(3):
+            store.sync()
+            taken = cursor.take(1)
+            if taken:
+                break
+        assert taken == [(MARK_AHEAD, MARK_AHEAD + 1)]
+
+    def test_a_high_priority_far_above_the_mark_comes_first_after_a_sync(self, store, log):
+        cursor = store.create_cursor(log, "reader", priorities=1)
+        store.append(log, messages(MARK_AHEAD))
+        store.append(log, messages(1, priority=1))
+        store.sync()
+        cursor.take(1)
+        store.sync()
+        assert cursor.take(1) == [(MARK_AHEAD, MARK_AHEAD + 1)]
+
+
+class TestStart:
+    @pytest.fixture
+    def half_gone(self, store, log, cursor):
+        store.append(log, messages(10))
+        cursor.settle(cursor.take(4))
+        store.checkpoint()
+        store.append(log, messages(2))
+        return log
+
+    @pytest.mark.parametrize(
+        ("start", "expected"), [(None, range(4, 12)), (0, range(4, 12)), (7, range(7, 12)), (12, [])]
+    )
+    def test_a_cursor_begins_where_it_is_told(self, store, half_gone, disk, start, expected):
+        cursor = store.create_cursor(half_gone, "late", start=start)
+        store.sync()
+        assert list(cursor.progress.ready_ranges()) == ([(expected[0], 12)] if expected else [])
+        reopened = killed(disk).log(1).cursors["late"]
+        assert offsets(reopened.take(99)) == list(expected)
+
+    @pytest.mark.parametrize("start", [-1, 13, 1 << 63])
+    def test_a_start_outside_the_log_is_refused(self, store, half_gone, start):
+        before = store.ticket
+        with pytest.raises(OffsetOutOfRange) as caught:
+            store.create_cursor(half_gone, "late", start=start)
+        assert caught.value.hint
+        assert store.ticket == before
+        assert "late" not in half_gone.cursors
+
+    def test_two_cursors_do_not_know_of_each_other(self, store, log, cursor):
+        store.append(log, messages(4))
+        other = store.create_cursor(log, "other")
+        store.sync()
+        cursor.settle(cursor.take(4))
+        with pytest.raises(NotInFlight):
+            other.settle([(0, 1)])
+        assert other.take(4) == [(0, 4)]
+
+    @pytest.mark.parametrize(
+        "name", ["", "a/b", "/", ".", "..", ".hidden", "a\nb", "a\0b", "x" * 201, "é" * 101]
+    )
+    def test_a_name_that_is_no_name_of_a_directory_is_refused(self, store, log, name):
+        before = store.ticket
+        with pytest.raises(BadName) as caught:
+            store.create_cursor(log, name)
+        assert caught.value.hint
+        assert store.ticket == before
+        assert not log.cursors
+
+    @pytest.mark.parametrize("name", ["x" * 200, "é" * 100, "a b", "spark: sales", "…"])
+    def test_other_names_are_fine(self, store, log, disk, name):
+        store.create_cursor(log, name)
+        store.checkpoint()
+        assert set(killed(disk).log(1).cursors) == {name}
+
+    def test_a_name_that_is_taken_is_refused(self, store, log, cursor):
+        with pytest.raises(BadName) as caught:
+            store.create_cursor(log, "reader")
+        assert caught.value.hint
+        assert log.cursors["reader"] is cursor
+
+    def test_negative_priorities_are_refused(self, store, log):
+        with pytest.raises(BadRequest):
+            store.create_cursor(log, "reader", priorities=-1)
+
+
+class TestRestarts:
+    @pytest.fixture(params=["closed", "killed", "killed after a checkpoint"])
+    def restart(self, request, store, disk, clock):
+        def restarted():
+            if request.param == "closed":
+                store.close()
+                return make_store(disk, clock)
+            store.sync()
+            if request.param == "killed after a checkpoint":
+                store.checkpoint()
+            return killed(disk, clock)
+
+        return restarted
+
+    def test_delays_and_counts_survive(self, store, log, cursor, clock, restart):
+        store.append(log, messages(5))
+        cursor.take(5)
+        cursor.give_back([(1, 3)], not_before_us=clock.now_us + 500)
+        cursor.give_back([(3, 4)])
+        reopened = reader(restart())
+        assert [reopened.delivery_count(offset) for offset in range(5)] == [1, 1, 1, 1, 1]
+        assert reopened.take(9) == [(0, 1), (3, 5)]
+        clock.now_us += 500
+        assert reopened.take(9) == [(1, 3)]
+
+    def test_settlements_survive(self, store, log, cursor, restart):
+        store.append(log, messages(9))
+        cursor.take(9)
+        cursor.settle([(0, 2), (4, 5)])
+        assert reader(restart()).take(9) == [(2, 4), (5, 9)]
+
+    def test_transient_messages_end_with_a_restart(self, store, log, cursor, restart):
+        store.append(log, [message(b"%d" % i, flags=PERSISTENT * (i % 2)) for i in range(6)])
+        cursor.take(2)
+        store.flush(log)
+        reopened = reader(restart())
+        assert offsets(reopened.take(9)) == [1, 3, 5]
+        assert entries(reopened)[-1].kind is Kind.DELIVERED
+        assert Outcome.RESTART in {entry.outcome for entry in entries(reopened)}
+
+    def test_priorities_survive(self, store, log, restart):
+        store.create_cursor(log, "reader", priorities=5)
+        store.append(log, [message(b"", priority=each) for each in (0, 7, 2, 5, 0)])
+        reopened = reader(restart())
+        assert reopened.progress.priorities == 5
+        assert offsets(reopened.take(9)) == [1, 3, 2, 0, 4]
+
+    def test_snapshots_tell_the_same_as_the_journal(self, store, log, cursor, clock, restart):
+        store.append(log, messages(40))
+        for _ in range(10):
+            cursor.take(4)
+            lowest = next(cursor.progress.in_flight.ranges())[0]
+            cursor.settle([(lowest, lowest + 1)])
+            cursor.give_back([(lowest + 1, lowest + 2)], not_before_us=clock.now_us + 5000)
+            store.checkpoint()
+        assert cursor.snapshot > 0
+        expected = dict(cursor.progress.delays())
+        unsettled = list(cursor.progress.settled.unsettled(0, 40))
+        reopened = reader(restart())
+        assert dict(reopened.progress.delays()) == expected
+        assert list(reopened.progress.settled.unsettled(0, 40)) == unsettled
+
+
+def test_a_cursor_that_comes_later_knows_the_priorities_of_what_is_in_memory(store, log):
+    store.append(log, [message(b"", priority=each) for each in (0, 2, 1)])
+    cursor = store.create_cursor(log, "late", priorities=5)
+    store.sync()
+    assert offsets(cursor.take(9)) == [1, 2, 0]
+
+
+def test_a_cursor_that_comes_later_knows_the_priorities_of_what_is_in_segments(store, log):
+    store.append(log, [message(b"", priority=each) for each in (0, 2, 1)])
+    store.flush(log)
+    cursor = store.create_cursor(log, "late", priorities=5)
+    store.sync()
+    assert offsets(cursor.take(9)) == [1, 2, 0]
+
+
+def test_what_was_never_durable_is_settled_when_its_offsets_are_gone(store, log, cursor, disk):
+    store.append(log, messages(3))
+    store.sync()
+    store.append(log, messages(4))
+    reopened = make_store(disk.crash(Random(3)))
+    cursor = reader(reopened)
+    start, stop = reopened.append(cursor.log, messages(1))
+    assert start > 7
+    reopened.sync()
+    assert cursor.take(99) == [(0, 3), (start, stop)]

@@ -1,0 +1,236 @@
+"""Single rules of `Progress`. All of them together, against a model, are in tests/properties."""
+
+import pytest
+
+from leveret.storage.errors import BadRequest, NotInFlight
+from leveret.storage.journal import Entry, Kind
+from leveret.storage.progress import Progress
+from tests.storage.builders import message, messages, offsets, singles
+
+ALL = 1 << 40
+
+
+@pytest.fixture
+def progress() -> Progress:
+    """Ten messages, 0 to 4 taken."""
+    made = Progress()
+    made.mark = 100
+    made.extend(0, 10, messages(10))
+    made.take(5, before=ALL)
+    return made
+
+
+def prioritised(*priorities: int, highest: int = 9) -> Progress:
+    made = Progress(priorities=highest)
+    made.mark = 100
+    made.extend(0, len(priorities), [message(b"", priority=each) for each in priorities])
+    return made
+
+
+def test_a_new_one_begins_where_it_is_told():
+    progress = Progress(start=7)
+    assert (progress.low, progress.ready, progress.span, progress.next_due_us) == (7, 0, 0, None)
+
+
+class TestTaking:
+    def test_the_lowest_come_first(self, progress):
+        assert progress.take(3, before=ALL) == [(5, 8)]
+
+    def test_no_more_than_there_are(self, progress):
+        assert progress.take(99, before=ALL) == [(5, 10)]
+        assert progress.take(1, before=ALL) == []
+
+    def test_nothing_at_or_above_the_limit(self, progress):
+        assert progress.take(99, before=7) == [(5, 7)]
+
+    def test_what_is_returned_comes_back_at_its_place(self, progress):
+        progress.give_back([(1, 2), (3, 4)])
+        assert progress.take(4, before=ALL) == [(1, 2), (3, 4), (5, 7)]
+
+    def test_the_highest_priority_comes_first_then_the_lowest_offset(self):
+        progress = prioritised(0, 2, 1, 2, 0)
+        assert offsets(progress.take(9, before=ALL)) == [1, 3, 2, 0, 4]
+
+    def test_priorities_above_the_highest_are_the_highest(self):
+        assert offsets(prioritised(0, 2, 9, 1, highest=2).take(9, before=ALL)) == [1, 2, 3, 0]
+
+    def test_what_is_returned_keeps_its_priority(self):
+        progress = prioritised(0, 2, 1)
+        progress.take(3, before=ALL)
+        progress.give_back([(0, 3)])
+        assert offsets(progress.ready_ranges()) == [1, 2, 0]
+
+    def test_what_wakes_keeps_its_priority(self):
+        progress = prioritised(0, 2, 1)
+        progress.take(3, before=ALL)
+        progress.give_back([(0, 3)], not_before_us=50)
+        assert (progress.ready, progress.next_due_us) == (0, 50)
+        assert progress.wake(49) == 0
+        assert progress.wake(50) == 3
+        assert offsets(progress.ready_ranges()) == [1, 2, 0]
+
+
+class TestDelays:
+    def test_each_wakes_at_its_time(self, progress):
+        progress.give_back([(0, 2)], not_before_us=70)
+        progress.give_back([(2, 3)], not_before_us=60)
+        assert list(progress.delays()) == [(2, 60), (0, 70), (1, 70)]
+        assert progress.wake(65) == 1
+        assert progress.next_due_us == 70
+
+    def test_what_is_dropped_while_it_waits_does_not_wake(self, progress):
+        progress.give_back([(0, 2)], not_before_us=70)
+        progress.drop([(0, 1)])
+        assert list(progress.delays()) == [(1, 70)]
+        assert progress.wake(70) == 1
+
+    def test_a_later_delay_replaces_an_earlier_one_in_the_journal(self):
+        progress = Progress()
+        for due_us in (900, 500):
+            progress.apply(Entry(Kind.DELIVERED, [(0, 1)]))
+            progress.apply(Entry(Kind.RETURNED, [(0, 1)], 1, b"", due_us))
+        progress.open([(0, 1)], 1)
+        assert list(progress.delays()) == [(0, 500)]
+        assert progress.counts == {0: 2}
+
+
+class TestCounting:
+    def test_a_return_counts_unless_it_is_not_to(self, progress):
+        progress.give_back([(0, 2)])
+        progress.take(2, before=ALL)
+        progress.give_back([(0, 1)], counted=False)
+        assert progress.counts == {0: 1, 1: 1}
+        assert progress.is_redelivered(1)
+
+    def test_a_return_that_is_not_counted_is_a_redelivery_all_the_same(self, progress):
+        progress.give_back([(0, 1)], counted=False)
+        assert progress.counts == {0: 0}
+        assert progress.is_redelivered(0)
+        assert not progress.is_redelivered(1)
+
+    @pytest.mark.parametrize("settled", [[(0, 1)], [(0, 5)]])
+    def test_what_is_settled_is_forgotten(self, progress, settled):
+        progress.give_back([(0, 2)])
+        progress.take(2, before=ALL)
+        progress.settle(settled)
+        assert set(progress.counts) == {0, 1} - set(offsets(settled))
+
+
+class TestCountsOfOthers:
+    def test_the_span_reaches_from_the_lowest_unsettled_to_the_highest_taken(self, progress):
+        assert progress.span == 5
+        progress.settle([(4, 5)])
+        assert progress.span == 5
+        progress.settle([(0, 4)])
+        assert progress.span == 0
+
+    def test_unsettled_are_counted_within_a_range(self, progress):
+        progress.settle([(0, 1), (3, 4)])
+        assert progress.unsettled_count(0, 10) == 8
+        assert progress.unsettled_count(3, 5) == 1
+        assert progress.unsettled_count(0, 1) == 0
+
+    def test_busy_means_in_flight_or_delayed(self, progress):
+        progress.give_back([(0, 1)], not_before_us=9)
+        assert progress.has_busy(0, 1)
+        assert progress.has_busy(4, 6)
+        assert not progress.has_busy(5, 10)
+
+    def test_what_is_ready_within_a_range_comes_as_runs(self):
+        assert prioritised(0, 2, 1, 0).ready_within(1, 4) == [(1, 4)]
+
+
+class TestRefusals:
+    def seen(self, progress: Progress) -> tuple[object, ...]:
+        return progress.encode(), list(progress.ready_ranges()), list(progress.in_flight.ranges())
+
+    def refuse(self, progress, change, ranges, error=BadRequest):
+        before = self.seen(progress)
+        with pytest.raises(error) as caught:
+            change(ranges)
+        assert caught.value.hint
+        assert self.seen(progress) == before
+
+    @pytest.mark.parametrize("ranges", [[(5, 6)], [(4, 6)], [(0, 1), (9, 10)], [(9, 10), (0, 1)], [(0, 10)]])
+    def test_what_was_not_taken_cannot_be_settled_or_returned(self, progress, ranges):
+        for change in (progress.settle, progress.give_back, progress.check_in_flight):
+            self.refuse(progress, change, ranges, NotInFlight)
+
+    def test_nor_what_is_settled_or_delayed(self, progress):
+        progress.settle([(1, 2)])
+        progress.give_back([(2, 3)], not_before_us=9)
+        for ranges in ([(1, 2)], [(2, 3)], [(0, 5)]):
+            self.refuse(progress, progress.settle, ranges, NotInFlight)
+
+    @pytest.mark.parametrize(
+        "ranges", [[(0, 1), (0, 1)], [(0, 3), (2, 4)], [(2, 4), (0, 3)], [(0, 5), (1, 2)]]
+    )
+    def test_nothing_can_be_named_twice(self, progress, ranges):
+        for change in (progress.settle, progress.give_back, progress.check_in_flight):
+            self.refuse(progress, change, ranges)
+
+    @pytest.mark.parametrize("ranges", [[(0, 1)], [(4, 6)], [(5, 6), (5, 6)], [(9, 11)]])
+    def test_only_what_waits_can_be_dropped(self, progress, ranges):
+        self.refuse(progress, progress.drop, ranges)
+
+    @pytest.mark.parametrize("ranges", [[(10, 11)], [(4, 12)], [(0, 1), (50, 51)]])
+    def test_nothing_beyond_the_end_can_be_settled(self, progress, ranges):
+        self.refuse(progress, progress.settle, ranges, NotInFlight)
+
+    @pytest.mark.parametrize("bad", [(3, 3), (4, 3), (-1, 1)])
+    @pytest.mark.parametrize("change", ["settle", "give_back"])
+    def test_a_range_must_be_one(self, progress, change, bad):
+        self.refuse(progress, getattr(progress, change), [(0, 1), bad])
+
+    def test_a_range_to_drop_must_be_one(self, progress):
+        self.refuse(progress, progress.drop, [(6, 7), (8, 8)])
+
+    def test_settling_nothing_changes_nothing(self, progress):
+        before = self.seen(progress)
+        progress.settle([])
+        progress.drop([])
+        progress.give_back([])
+        assert self.seen(progress) == before
+
+
+class TestOpening:
+    def test_what_is_not_there_is_settled_and_said(self):
+        progress = Progress()
+        progress.apply(Entry(Kind.DELIVERED, [(0, 2)]))
+        progress.apply(Entry(Kind.RETURNED, [(4, 5)], 1, b"", 900))
+        assert progress.open([(1, 2), (6, 8)], 10) == [(0, 1), (2, 6), (8, 10)]
+        assert list(progress.in_flight.ranges()) == [(1, 2)]
+        assert list(progress.ready_ranges()) == [(6, 8)]
+        assert not progress.delayed
+
+    def test_of_an_empty_log_there_is_nothing(self):
+        assert Progress().open([], 0) == []
+
+    def test_what_has_a_priority_gets_it_unless_it_is_settled(self):
+        progress = Progress(priorities=1)
+        progress.apply(Entry(Kind.SETTLED, [(0, 1)]))
+        progress.open([(0, 4)], 4)
+        progress.prioritise([(0, 1), (3, 5), (2, 0)])
+        assert offsets(progress.ready_ranges()) == [3, 1, 2]
+
+    def test_a_started_cursor_knows_nothing_of_what_is_below(self):
+        progress = Progress()
+        progress.apply(Entry(Kind.STARTED, [(0, 3)]))
+        assert (progress.low, progress.mark) == (3, 3)
+
+    def test_marks_only_grow(self):
+        progress = Progress()
+        for entry in (Entry(Kind.MARKED, [(0, 9)]), Entry(Kind.MARKED, [(0, 5)])):
+            progress.apply(entry)
+        for entry in (Entry(Kind.REOPENED, [(0, 9)]), Entry(Kind.REOPENED, [(0, 5)])):
+            progress.apply(entry)
+        assert (progress.mark, progress.redelivered_below) == (9, 9)
+        assert progress.is_redelivered(8)
+
+
+def test_a_copy_goes_its_own_way(progress):
+    progress.give_back([(0, 1)], not_before_us=9)
+    twin = progress.copy()
+    before = progress.encode()
+    twin.settle(singles(range(1, 5)))
+    assert progress.encode() == before != twin.encode()

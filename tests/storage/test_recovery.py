@@ -1,0 +1,130 @@
+"""What a start makes of what it finds. Damage byte by byte is in tests/faults; here are the single rules."""
+
+import pytest
+
+from leveret.storage.catalog import Checkpoint, LogImage, LogSpec, snapshot_path, write_checkpoint
+from leveret.storage.errors import UnknownFormat
+from leveret.storage.recovery import recover
+from leveret.storage.wal import Wal
+from leveret.testing.disk import SimulatedDisk
+from tests.storage.builders import Clock, batch, entropy, killed, make_store, messages
+
+
+def make_wal(disk: SimulatedDisk) -> Wal:
+    return Wal(disk, file_bytes=8192, clock=Clock(), entropy=entropy(9))
+
+
+def write_rounds(disk: SimulatedDisk, *firsts: int, log: int = 1) -> None:
+    wal = make_wal(disk)
+    wal.begin(0)
+    for first in firsts:
+        with wal.lock:
+            wal.collect(log, batch(first, 2))
+        wal.sync()
+    wal.close()
+
+
+def with_checkpoint(disk: SimulatedDisk, ticket: int = 0, *, clean: bool = True) -> None:
+    logs = {1: LogImage(LogSpec(1), 0, 0)}
+    write_checkpoint(disk, Checkpoint(3, ticket, clean=clean, logs=logs))
+
+
+class TestRecover:
+    def test_of_an_empty_directory_there_is_nothing(self, disk):
+        found = recover(disk, make_wal(disk), pytest.fail)
+        assert (found.checkpoint, found.ticket, found.clean, found.pending) == (Checkpoint(), 0, True, {})
+
+    def test_a_wal_without_a_checkpoint_is_not_ours(self, disk):
+        write_rounds(disk, 0)
+        with pytest.raises(UnknownFormat) as caught:
+            recover(disk, make_wal(disk), pytest.fail)
+        assert caught.value.hint
+
+    def test_rounds_above_the_checkpoint_are_pending(self, disk):
+        write_rounds(disk, 0, 2, 4)
+        with_checkpoint(disk, ticket=1)
+        found = recover(disk, make_wal(disk), pytest.fail)
+        assert [(each.first, each.stop) for each in found.pending[1]] == [(2, 4), (4, 6)]
+        assert (found.ticket, found.clean) == (3, False)
+
+    def test_a_clean_stop_is_one_with_nothing_behind_it(self, disk):
+        write_rounds(disk, 0)
+        with_checkpoint(disk, ticket=1)
+        assert recover(disk, make_wal(disk), pytest.fail).clean
+        with_checkpoint(disk, ticket=1, clean=False)
+        assert not recover(disk, make_wal(disk), pytest.fail).clean
+
+    def test_records_of_a_log_whose_creation_is_lost_are_named(self, disk):
+        write_rounds(disk, 0, log=77)
+        with_checkpoint(disk)
+        damage = []
+        found = recover(disk, make_wal(disk), damage.append)
+        assert found.pending == {}
+        assert [each.offset for each in damage] == [0, 1]
+
+    def test_a_round_that_is_missing_is_named(self, disk):
+        write_rounds(disk, 0, 2)
+        with_checkpoint(disk)
+        content = disk.read_bytes("wal/00000001")
+        at = content.index(b"LvWF")
+        for position in (at, at + 80):
+            disk.flip("wal/00000001", position, 1)
+        damage = []
+        found = recover(disk, make_wal(disk), damage.append)
+        assert [each.first for each in found.pending[1]] == [2]
+        assert len(damage) == 1
+
+
+class TestSnapshots:
+    @pytest.fixture
+    def snapped(self, store, log, cursor):
+        """A cursor of which two snapshots are on the disk, 0 to 29 settled."""
+        store.append(log, messages(40))
+        for first in range(0, 30, 2):
+            cursor.take(2)
+            cursor.settle([(first, first + 2)])
+            store.checkpoint()
+        assert cursor.snapshot_before > 0
+        return cursor
+
+    @pytest.mark.parametrize("lost", ["none", "last", "both"])
+    def test_a_damaged_snapshot_costs_nothing_while_there_is_another(self, snapped, disk, lost):
+        directory = snapped.journal.spec.directory
+        last, before = (snapshot_path(directory, n) for n in (snapped.snapshot, snapped.snapshot_before))
+        if lost != "none":
+            disk.flip(last, 99, 1)
+        if lost == "both":
+            disk.flip(before, 99, 1)
+        reopened = killed(disk)
+        cursor = reopened.log(1).cursors["reader"]
+        if lost == "both":
+            assert {last, before} <= {each.file for each in reopened.damage}
+        else:
+            assert cursor.progress.low == 30
+            assert [each.file for each in reopened.damage] == ([last] if lost == "last" else [])
+
+    def test_a_damaged_checkpoint_costs_nothing_while_there_is_another(self, store, log, cursor, disk):
+        store.append(log, messages(10))
+        cursor.settle(cursor.take(4))
+        store.checkpoint()
+        cursor.settle(cursor.take(2))
+        store.checkpoint()
+        newest = max(name for name in disk.names("") if name.startswith("checkpoint."))
+        disk.flip(newest, 70, 1)
+        reopened = killed(disk)
+        assert [each.file for each in reopened.damage] == [newest]
+        assert reopened.log(1).cursors["reader"].take(99) == [(6, 10)]
+
+
+def test_a_file_of_a_newer_version_is_refused_before_anything_is_changed(store, log, disk):
+    from tests.storage.test_formats import made
+
+    store.append(log, messages(3))
+    store.close()
+    path = next(path for path in disk.paths() if "/msgs." in path)
+    with disk.open(path) as file:
+        file.write(made(version=99), 0)
+    before = {each: disk.read_bytes(each) for each in disk.paths()}
+    with pytest.raises(UnknownFormat):
+        make_store(disk)
+    assert {each: disk.read_bytes(each) for each in disk.paths()} == before

@@ -1,0 +1,119 @@
+from random import Random
+
+import pytest
+
+from leveret.storage.errors import BadRequest, NotInFlight, UnknownLog
+from leveret.storage.journal import Outcome
+from tests.storage.builders import make_store, messages
+
+
+@pytest.fixture
+def other(store):
+    made = store.create_log(label="dead letters")
+    store.create_cursor(made, "other")
+    store.sync()
+    return made
+
+
+@pytest.fixture
+def moved(store, log, cursor, other):
+    """A transaction that moves 0 and 1 from one log to another, returns 2, and is not committed yet."""
+    store.append(log, messages(5))
+    cursor.take(3)
+    store.append(other, messages(1))  # with it the reservation is durable, and the next append is not synced
+    store.sync()
+    transaction = store.transaction()
+    transaction.append(other, messages(2))
+    transaction.append(log, messages(1))
+    transaction.settle(cursor, [(0, 2)], Outcome.DEAD_LETTERED, who=b"alice")
+    transaction.give_back(cursor, [(2, 3)], not_before_us=1 << 50)
+    transaction.append(other, messages(3))
+    return transaction
+
+
+def test_nothing_happens_before_the_commit(store, log, cursor, other, moved):
+    assert (log.next, other.next, store.ticket) == (5, 1, store.safe_ticket + 1)
+    assert list(cursor.progress.in_flight.ranges()) == [(0, 3)]
+
+
+def test_a_commit_does_everything_and_says_the_offsets(store, log, cursor, other, moved):
+    ticket = moved.commit()
+    assert ticket == store.ticket
+    assert moved.offsets == [(1, 3), (5, 6), (3, 6)]
+    assert (log.next, other.next) == (6, 6)
+    assert cursor.progress.low == 2
+    assert list(cursor.progress.delays()) == [(2, 1 << 50)]
+    assert cursor.delivery_count(2) == 1
+    assert other.cursors["other"].take(9) == [(0, 6)]
+
+
+@pytest.mark.parametrize("synced", [True, False])
+def test_after_a_crash_all_of_it_is_there_or_nothing(store, log, other, moved, disk, synced):
+    moved.commit()
+    if synced:
+        store.sync()
+    for seed in range(10):
+        reopened = make_store(disk.copy().crash(Random(seed)))
+        here, there = reopened.log(log.id), reopened.log(other.id)
+        cursor = here.cursors["reader"]
+        assert [o in cursor.progress.settled for o in range(3)] == [synced, synced, False]
+        assert dict(cursor.progress.delays()) == ({2: 1 << 50} if synced else {})
+        assert len(there.read([(0, there.next)])) == (6 if synced else 1)
+        assert len(here.read([(2, here.next)])) == (4 if synced else 3)
+
+
+def test_a_transaction_is_committed_once(moved, log):
+    moved.commit()
+    with pytest.raises(BadRequest) as caught:
+        moved.commit()
+    assert caught.value.hint
+    assert log.next == 6
+
+
+def test_an_empty_transaction_is_fine(store):
+    assert store.transaction().commit() == store.ticket
+
+
+class TestRefusals:
+    @pytest.fixture(autouse=True)
+    def unchanged(self, store, log, cursor, other, moved):
+        before = (log.next, other.next, cursor.progress.encode(), cursor.journal.next)
+        yield
+        assert (log.next, other.next, cursor.progress.encode(), cursor.journal.next) == before
+
+    def refuse(self, transaction, error):
+        with pytest.raises(error) as caught:
+            transaction.commit()
+        assert caught.value.hint
+
+    def test_what_was_not_taken(self, cursor, moved):
+        moved.settle(cursor, [(4, 5)], Outcome.ACKED)
+        self.refuse(moved, NotInFlight)
+
+    def test_what_is_settled_and_returned_in_one(self, cursor, moved):
+        moved.give_back(cursor, [(1, 2)])
+        self.refuse(moved, BadRequest)
+
+    def test_what_is_no_range(self, cursor, moved):
+        moved.settle(cursor, [(2, 2)], Outcome.ACKED)
+        self.refuse(moved, BadRequest)
+
+    def test_an_append_of_nothing(self, log, moved):
+        moved.append(log, [])
+        self.refuse(moved, BadRequest)
+
+    def test_a_log_that_is_deleted(self, store, moved):
+        gone = store.create_log()
+        store.delete_log(gone)
+        moved.append(gone, messages(1))
+        self.refuse(moved, UnknownLog)
+
+
+def test_a_transaction_larger_than_the_reservation_works(store, log, disk):
+    transaction = store.transaction()
+    for _ in range(3):
+        transaction.append(log, messages(100))
+    transaction.commit()
+    assert transaction.offsets == [(0, 100), (100, 200), (200, 300)]
+    store.sync()
+    assert make_store(disk.crash(Random(1))).log(log.id).next >= 300
