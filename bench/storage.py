@@ -378,6 +378,67 @@ def drain(reader: object, count: int, arguments: dict[str, object]) -> None:
     assert rows == count
 
 
+# large bodies
+
+
+def large_bodies() -> dict[str, object]:
+    """Write and sync of one body: in a recycled file, as the WAL does it, and in a growing one, as a log."""
+    results: dict[str, object] = {}
+    for size, count in ((64 << 10, 100), (1 << 20, 40), (8 << 20, 10)):
+        runs: dict[str, list[float]] = {"recycled": [], "growing": []}
+        for _ in range(REPETITIONS):
+            with temporary_directory() as directory:
+                for name in runs:
+                    runs[name].append(
+                        write_and_sync(f"{directory}/{name}", size, count, prepare=name == "recycled")
+                    )
+        medians = {name: statistics.median(values) for name, values in runs.items()}
+        results[f"{size >> 10} KiB"] = {"milliseconds": runs, "medians": medians}
+    return results
+
+
+def write_and_sync(path: str, size: int, count: int, *, prepare: bool) -> float:
+    body = os.urandom(size)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
+    if prepare:
+        for number in range(count):
+            os.pwrite(descriptor, bytes(size), number * size)
+        os.fsync(descriptor)
+    taken = []
+    for number in range(count):
+        began = time.perf_counter()
+        os.pwrite(descriptor, body, number * size)
+        os.fdatasync(descriptor)
+        taken.append((time.perf_counter() - began) * 1e3)
+    os.close(descriptor)
+    return statistics.median(taken)
+
+
+# many files
+
+
+def many_files() -> dict[str, object]:
+    """Syncing 1,000 small files that have grown: one by one, and with the whole file system."""
+    runs: dict[str, list[float]] = {"one by one": [], "file system": []}
+    with temporary_directory() as directory:
+        files = OsFiles(directory)
+        lock = files.lock("lock")
+        names = [f"f{number}" for number in range(1000)]
+        for repetition in range(3):
+            for name, step in (("one by one", 4), ("file system", len(names))):
+                grow(files, names, repetition * 2 + (step > 4))
+                parts = [names[at : at + step] for at in range(0, len(names), step)]
+                runs[name].append(timed(lambda p=parts: [files.sync_all(part) for part in p]))
+        lock.release()
+    return {"seconds": runs, "medians": {name: statistics.median(values) for name, values in runs.items()}}
+
+
+def grow(files: OsFiles, names: list[str], by: int) -> None:
+    for name in names:
+        with files.open(name, create=True) as file:
+            file.write(bytes(400), by * 400)
+
+
 BENCHES: dict[str, Callable[[], dict[str, object]]] = {
     "append": append,
     "group commit": group_commit,
@@ -385,6 +446,8 @@ BENCHES: dict[str, Callable[[], dict[str, object]]] = {
     "settle": settle,
     "arrow": to_arrow,
     "memory": memory,
+    "large bodies": large_bodies,
+    "many files": many_files,
 }
 CHILDREN: dict[str, Callable[..., None]] = {
     "fill": lambda directory, count: fill(directory, int(count)),

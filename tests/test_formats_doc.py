@@ -178,7 +178,7 @@ def written_checkpoint() -> WholeFile:
 def snapped() -> Progress:
     state = Progress()
     state.extend(0, 10, [])
-    state.take(8, before=10)
+    state.take(8, limit=10)
     state.settle([(0, 2), (4, 5)])
     state.give_back([(2, 3)])
     state.give_back([(5, 6)], not_before_us=TIME_US + 5_000_000)

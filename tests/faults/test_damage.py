@@ -143,7 +143,7 @@ class Subject:
     @cached_property
     def read_ranges(self) -> dict[str, list[tuple[int, int]]]:
         """Of segments, indexes and snapshots. Of a journal only what its snapshot does not know is read."""
-        paths = {path for each in read_checkpoints(self.disk, pytest.fail) for path in each.paths()}
+        paths = {path for each in read_checkpoints(self.disk, pytest.fail) for path in each.files()}
         ranges = {path: [(0, 64)] for path in paths}
         store = open_store(self.disk.copy())
         for image in self.checkpoint.logs.values():

@@ -6,6 +6,7 @@ make no sense must raise and leave everything as it was.
 """
 
 from dataclasses import dataclass
+from itertools import takewhile
 
 import pytest
 from hypothesis import settings
@@ -21,6 +22,8 @@ from tests.storage.builders import messages, offsets, runs, singles
 
 READY, IN_FLIGHT, DELAYED, SETTLED = "ready", "in flight", "delayed", "settled"
 MARK = 1 << 20
+
+bounds = st.one_of(st.none(), st.integers(0, 60))
 
 
 @dataclass
@@ -54,11 +57,12 @@ class Machine(RuleBasedStateMachine):
             self.known[offset] = Known(min(priority, self.priorities))
         self.next += n
 
-    @rule(n=st.integers(0, 15), below=st.one_of(st.none(), st.integers(0, 60)))
-    def take(self, n: int, below: int | None) -> None:
-        before = MARK if below is None else below
-        expected = [offset for offset in self.in_order() if offset < before][:n]
-        taken = self.progress.take(n, before=before)
+    @rule(n=st.integers(0, 15), before=bounds, limit=bounds)
+    def take(self, n: int, before: int | None, limit: int | None) -> None:
+        limit = MARK if limit is None else limit
+        asked_for = [offset for offset in self.in_order() if before is None or offset < before]
+        expected = list(takewhile(lambda offset: offset < limit, asked_for))[:n]
+        taken = self.progress.take(n, limit=limit, before=before)
         assert offsets(taken) == expected
         assert all(start < stop for start, stop in taken)
         if taken:

@@ -329,7 +329,7 @@ class TestViews:
         log = store.create_log()
         store.append(log, plain(3))
         store.flush(log)
-        log.segments = (log.rewritten(log.segments[0], []),)
+        log.install((log.rewritten(log.segments[0], []),))
         assert read(disk, log) == []
 
 

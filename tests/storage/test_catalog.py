@@ -14,6 +14,7 @@ from leveret.storage.catalog import (
     snapshot_path,
     write_checkpoint,
 )
+from leveret.storage.formats import SEGMENT, SNAPSHOT, FileHeader
 from leveret.storage.records import PERSISTENT
 from leveret.storage.retention import Retention
 from leveret.storage.segment import SegmentInfo
@@ -71,7 +72,7 @@ class TestCheckpoints:
 
     def test_it_names_every_file_it_needs(self, checkpoint):
         log, journal = SPEC.directory, JOURNAL.directory
-        assert checkpoint.paths() == {
+        assert set(checkpoint.files()) == {
             f"{log}/msgs.00000000000000000010",
             f"{log}/index.00000000000000000010",
             f"{log}/msgs.00000000000000000020-2",
@@ -81,6 +82,8 @@ class TestCheckpoints:
             snapshot_path(journal, 2),
             snapshot_path(journal, 5),
         }
+        assert checkpoint.files()[snapshot_path(journal, 5)] == FileHeader(SNAPSHOT, 4, 5)
+        assert checkpoint.files()[f"{log}/msgs.00000000000000000020-2"] == FileHeader(SEGMENT, 3, 20)
 
 
 class TestChanges:

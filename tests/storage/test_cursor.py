@@ -303,3 +303,20 @@ def test_what_was_never_durable_is_settled_when_its_offsets_are_gone(store, log,
     assert start > 7
     reopened.sync()
     assert cursor.take(99) == [(0, 3), (start, stop)]
+
+
+def test_a_cursor_that_comes_after_a_restart_does_not_see_transient_messages_of_before(
+    store, log, disk, clock
+):
+    store.append(log, messages(2))
+    store.append(log, messages(3, flags=0))
+    store.checkpoint()
+    reopened = killed(disk, clock)
+    again = reopened.log(log.id)
+    late = reopened.create_cursor(again, "late")
+    reopened.append(again, messages(1, flags=0))
+    reopened.sync()
+    taken = late.take(99)
+    assert offsets(taken)[:2] == [0, 1]
+    assert [record.offset for record in again.read(taken)] == offsets(taken)
+    assert len(offsets(taken)) == 3

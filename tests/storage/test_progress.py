@@ -16,7 +16,7 @@ def progress() -> Progress:
     made = Progress()
     made.mark = 100
     made.extend(0, 10, messages(10))
-    made.take(5, before=ALL)
+    made.take(5, limit=ALL)
     return made
 
 
@@ -34,35 +34,46 @@ def test_a_new_one_begins_where_it_is_told():
 
 class TestTaking:
     def test_the_lowest_come_first(self, progress):
-        assert progress.take(3, before=ALL) == [(5, 8)]
+        assert progress.take(3, limit=ALL) == [(5, 8)]
 
     def test_no_more_than_there_are(self, progress):
-        assert progress.take(99, before=ALL) == [(5, 10)]
-        assert progress.take(1, before=ALL) == []
+        assert progress.take(99, limit=ALL) == [(5, 10)]
+        assert progress.take(1, limit=ALL) == []
 
     def test_nothing_at_or_above_the_limit(self, progress):
-        assert progress.take(99, before=7) == [(5, 7)]
+        assert progress.take(1, limit=5) == []
+        assert progress.take(99, limit=6) == [(5, 6)]
+
+    def test_nothing_overtakes_a_higher_priority_that_is_above_the_limit(self):
+        progress = prioritised(0, 2, 0, 2)
+        assert progress.take(9, limit=3) == [(1, 2)]
+        assert progress.take(9, limit=3) == []
+        assert progress.take(9, limit=3, before=3) == [(0, 1), (2, 3)]
+        assert progress.take(9, limit=4) == [(3, 4)]
+
+    def test_nothing_that_is_not_asked_for(self, progress):
+        assert progress.take(99, limit=ALL, before=7) == [(5, 7)]
 
     def test_what_is_returned_comes_back_at_its_place(self, progress):
         progress.give_back([(1, 2), (3, 4)])
-        assert progress.take(4, before=ALL) == [(1, 2), (3, 4), (5, 7)]
+        assert progress.take(4, limit=ALL) == [(1, 2), (3, 4), (5, 7)]
 
     def test_the_highest_priority_comes_first_then_the_lowest_offset(self):
         progress = prioritised(0, 2, 1, 2, 0)
-        assert offsets(progress.take(9, before=ALL)) == [1, 3, 2, 0, 4]
+        assert offsets(progress.take(9, limit=ALL)) == [1, 3, 2, 0, 4]
 
     def test_priorities_above_the_highest_are_the_highest(self):
-        assert offsets(prioritised(0, 2, 9, 1, highest=2).take(9, before=ALL)) == [1, 2, 3, 0]
+        assert offsets(prioritised(0, 2, 9, 1, highest=2).take(9, limit=ALL)) == [1, 2, 3, 0]
 
     def test_what_is_returned_keeps_its_priority(self):
         progress = prioritised(0, 2, 1)
-        progress.take(3, before=ALL)
+        progress.take(3, limit=ALL)
         progress.give_back([(0, 3)])
         assert offsets(progress.ready_ranges()) == [1, 2, 0]
 
     def test_what_wakes_keeps_its_priority(self):
         progress = prioritised(0, 2, 1)
-        progress.take(3, before=ALL)
+        progress.take(3, limit=ALL)
         progress.give_back([(0, 3)], not_before_us=50)
         assert (progress.ready, progress.next_due_us) == (0, 50)
         assert progress.wake(49) == 0
@@ -97,7 +108,7 @@ class TestDelays:
 class TestCounting:
     def test_a_return_counts_unless_it_is_not_to(self, progress):
         progress.give_back([(0, 2)])
-        progress.take(2, before=ALL)
+        progress.take(2, limit=ALL)
         progress.give_back([(0, 1)], counted=False)
         assert progress.counts == {0: 1, 1: 1}
         assert progress.is_redelivered(1)
@@ -111,7 +122,7 @@ class TestCounting:
     @pytest.mark.parametrize("settled", [[(0, 1)], [(0, 5)]])
     def test_what_is_settled_is_forgotten(self, progress, settled):
         progress.give_back([(0, 2)])
-        progress.take(2, before=ALL)
+        progress.take(2, limit=ALL)
         progress.settle(settled)
         assert set(progress.counts) == {0, 1} - set(offsets(settled))
 

@@ -1,9 +1,13 @@
-"""`plan` is a pure function: segments, what is unsettled in them, a policy and a time in; a plan out."""
+"""`plan` is a pure function: segments, what is unsettled in them, a policy and a time in; a plan out.
+
+Then what a store makes of it.
+"""
 
 import pytest
 
 from leveret.storage.retention import REWRITE_BELOW, Plan, Retention, SegmentView, plan
 from leveret.storage.segment import SegmentInfo
+from tests.storage.builders import killed, make_store, messages, singles
 
 NOW = 10_000
 
@@ -109,3 +113,102 @@ class TestStream:
 )
 def test_a_policy_says_what_must_be_written_and_when_to_look(policy, keeps_dead, is_timed):
     assert (policy.keeps_dead, policy.is_timed) == (keeps_dead, is_timed)
+
+
+class TestThroughAStore:
+    @pytest.mark.parametrize(
+        "policy", [Retention(keep_settled=True, max_age_us=1000), Retention(keep_settled=True, max_bytes=10)]
+    )
+    def test_what_a_cursor_of_a_stream_has_settled_stays_settled(self, store, clock, disk, policy):
+        log = store.create_log(retention=policy)
+        cursor = store.create_cursor(log, "reader")
+        store.append(log, messages(10))
+        store.sync()
+        cursor.settle(cursor.take(5))
+        store.checkpoint()
+        clock.now_us += 5000
+        store.append(log, messages(1))
+        cursor.take(1)
+        store.checkpoint()
+        store.checkpoint()
+        store.close()
+        reopened = make_store(disk, clock).log(log.id).cursors["reader"]
+        assert reopened.progress.low == 5
+
+    def test_a_stream_lets_go_what_is_too_old_and_settles_it(self, store, clock):
+        log = store.create_log(retention=Retention(keep_settled=True, max_age_us=1000))
+        cursor = store.create_cursor(log, "reader")
+        for first in range(0, 30, 10):
+            store.append(log, messages(10, first=first, size=500))
+            store.checkpoint()
+        assert len(log.segments) == 3
+        clock.now_us += 2000
+        store.append(log, messages(1))
+        store.checkpoint()
+        store.checkpoint()
+        assert log.first == 30
+        assert cursor.progress.low == 30
+
+    def test_what_expires_for_one_cursor_may_be_settled_by_another(self, store, clock):
+        log = store.create_log(retention=Retention(keep_settled=True, max_age_us=1000))
+        done, late = (store.create_cursor(log, name) for name in ("done", "late"))
+        store.append(log, messages(10, size=500))
+        store.checkpoint()
+        done.settle(done.take(10))
+        before = done.journal.next
+        clock.now_us += 2000
+        store.checkpoint()
+        assert (log.first, late.progress.low, done.progress.low) == (10, 10, 10)
+        assert done.journal.next == before
+
+    def test_what_is_in_flight_keeps_its_segment(self, store, clock):
+        log = store.create_log(retention=Retention(keep_settled=True, max_age_us=1000))
+        cursor = store.create_cursor(log, "reader")
+        store.append(log, messages(10, size=500))
+        store.checkpoint()
+        cursor.take(3)
+        clock.now_us += 2000
+        store.checkpoint()
+        assert (log.first, len(log.read([(0, 3)]))) == (0, 3)
+        assert cursor.progress.ready == 0
+        cursor.settle([(0, 3)])
+        store.checkpoint()
+        assert log.first == 10
+
+    def test_an_audited_queue_keeps_what_is_settled_for_its_window(self, store, clock, disk):
+        log = store.create_log(retention=Retention(audit_us=1000))
+        cursor = store.create_cursor(log, "reader")
+        store.append(log, messages(3))
+        store.sync()
+        cursor.settle(cursor.take(3))
+        store.checkpoint()
+        clock.now_us += 10
+        store.checkpoint()
+        clock.now_us += 999
+        store.checkpoint()
+        assert len(log.read([(0, 3)])) == 3
+        clock.now_us += 1
+        store.checkpoint()
+        assert log.read([(0, 3)]) == []
+
+    def test_a_segment_of_which_little_is_left_is_rewritten_with_its_offsets(self, store, log, cursor, disk):
+        other = store.create_cursor(log, "other")
+        store.append(log, messages(200, size=50))
+        store.checkpoint()
+        for each, left in ((cursor, {7}), (other, {7, 99})):
+            taken = [o for start, stop in each.take(200) for o in range(start, stop)]
+            each.settle(singles(o for o in taken if o not in left))
+            each.give_back(singles(sorted(left)))
+        store.checkpoint()
+        assert log.segments[0].info.edition == 1
+        assert [r.offset for r in log.read([(0, 200)])] == [7, 99]
+        assert log.read_one(99).body == messages(1, first=99, size=50)[0].body
+        store.checkpoint()
+        assert not disk.exists("logs/0000000000000001/msgs.00000000000000000000")
+        assert [r.offset for r in killed(disk).log(1).read([(0, 200)])] == [7, 99]
+
+    def test_a_log_that_nobody_reads_keeps_everything(self, store, log, disk):
+        store.append(log, messages(300, size=50))
+        store.checkpoint()
+        store.checkpoint()
+        assert len(killed(disk).log(1).read([(0, 300)])) == 300

@@ -136,11 +136,24 @@ class TestRepair:
         assert [each.file for each in damage] == [segment.index_path]
         assert disk.read_bytes(segment.index_path) == before
 
+    @pytest.mark.parametrize("position", [3, 70])
+    def test_a_damaged_index_is_made_again(self, segment, disk, damage, position):
+        before = disk.read_bytes(segment.index_path)
+        disk.flip(segment.index_path, position, 1)
+        assert found(again(segment, disk, damage)) == [5, 6, 7, 8, 9, 10]
+        assert [each.file for each in damage] == [segment.index_path]
+        assert disk.read_bytes(segment.index_path) == before
+
     def test_an_index_that_cannot_be_written_is_named_and_made_again_later(self, segment, disk, damage):
         disk.flip(segment.index_path, 100, 1)
         disk.before = FailAt(1, "write", errno.ENOSPC)
         assert found(again(segment, disk, damage)) == [5, 6, 7, 8, 9, 10]
         assert len(damage) == 2
+
+    def test_a_segment_that_was_cut_loses_the_record_that_was_cut(self, segment, disk, damage):
+        disk.cut(segment.path, segment.info.length_bytes - 1)
+        assert found(again(segment, disk, damage)) == [5, 6, 7, 8, 9]
+        assert [(each.file, each.offset) for each in damage] == [(segment.path, 10)]
 
     def test_a_missing_segment_has_no_records(self, segment, disk, damage):
         disk.unlink(segment.path)

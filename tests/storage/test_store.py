@@ -24,7 +24,7 @@ from leveret.storage.records import PERSISTENT
 from leveret.storage.retention import Retention
 from leveret.storage.store import Options
 from leveret.testing.disk import FailAt, Operation, SimulatedDisk
-from tests.storage.builders import SMALL, killed, make_store, message, messages, singles
+from tests.storage.builders import SMALL, killed, make_store, message, messages
 
 POLICY = Retention(keep_settled=True, max_age_us=5, max_bytes=6, audit_us=7)
 
@@ -156,93 +156,6 @@ class TestLogs:
         assert [r.offset for r in log.read(taken)] == [o for start, stop in taken for o in range(start, stop)]
 
 
-class TestRetention:
-    @pytest.mark.parametrize(
-        "policy", [Retention(keep_settled=True, max_age_us=1000), Retention(keep_settled=True, max_bytes=10)]
-    )
-    def test_what_a_cursor_of_a_stream_has_settled_stays_settled(self, store, clock, disk, policy):
-        log = store.create_log(retention=policy)
-        cursor = store.create_cursor(log, "reader")
-        store.append(log, messages(10))
-        store.sync()
-        cursor.settle(cursor.take(5))
-        store.checkpoint()
-        clock.now_us += 5000
-        store.append(log, messages(1))
-        cursor.take(1)
-        store.checkpoint()
-        store.checkpoint()
-        store.close()
-        reopened = make_store(disk, clock).log(log.id).cursors["reader"]
-        assert reopened.progress.low == 5
-
-    def test_a_stream_lets_go_what_is_too_old_and_settles_it(self, store, clock):
-        log = store.create_log(retention=Retention(keep_settled=True, max_age_us=1000))
-        cursor = store.create_cursor(log, "reader")
-        for first in range(0, 30, 10):
-            store.append(log, messages(10, first=first, size=500))
-            store.checkpoint()
-        assert len(log.segments) == 3
-        clock.now_us += 2000
-        store.append(log, messages(1))
-        store.checkpoint()
-        store.checkpoint()
-        assert log.first == 30
-        assert cursor.progress.low == 30
-
-    def test_what_is_in_flight_keeps_its_segment(self, store, clock):
-        log = store.create_log(retention=Retention(keep_settled=True, max_age_us=1000))
-        cursor = store.create_cursor(log, "reader")
-        store.append(log, messages(10, size=500))
-        store.checkpoint()
-        cursor.take(3)
-        clock.now_us += 2000
-        store.checkpoint()
-        assert (log.first, len(log.read([(0, 3)]))) == (0, 3)
-        assert cursor.progress.ready == 0
-        cursor.settle([(0, 3)])
-        store.checkpoint()
-        assert log.first == 10
-
-    def test_an_audited_queue_keeps_what_is_settled_for_its_window(self, store, clock, disk):
-        log = store.create_log(retention=Retention(audit_us=1000))
-        cursor = store.create_cursor(log, "reader")
-        store.append(log, messages(3))
-        store.sync()
-        cursor.settle(cursor.take(3))
-        store.checkpoint()
-        clock.now_us += 10
-        store.checkpoint()
-        clock.now_us += 999
-        store.checkpoint()
-        assert len(log.read([(0, 3)])) == 3
-        clock.now_us += 1
-        store.checkpoint()
-        assert log.read([(0, 3)]) == []
-
-    def test_a_segment_of_which_little_is_left_is_rewritten_with_its_offsets(self, store, log, cursor, disk):
-        other = store.create_cursor(log, "other")
-        store.append(log, messages(200, size=50))
-        store.checkpoint()
-        for each, left in ((cursor, {7}), (other, {7, 99})):
-            taken = [o for start, stop in each.take(200) for o in range(start, stop)]
-            each.settle(singles(o for o in taken if o not in left))
-            each.give_back(singles(sorted(left)))
-        store.checkpoint()
-        assert log.segments[0].info.edition == 1
-        assert [r.offset for r in log.read([(0, 200)])] == [7, 99]
-        assert log.read_one(99).body == messages(1, first=99, size=50)[0].body
-        store.checkpoint()
-        assert not disk.exists("logs/0000000000000001/msgs.00000000000000000000")
-        assert [r.offset for r in killed(disk).log(1).read([(0, 200)])] == [7, 99]
-
-    def test_a_log_that_nobody_reads_keeps_everything(self, store, log, disk):
-        store.append(log, messages(300, size=50))
-        store.checkpoint()
-        store.checkpoint()
-        assert len(killed(disk).log(1).read([(0, 300)])) == 300
-
-
 class TestTickets:
     def test_an_append_within_the_reservation_waits_for_nothing(self, store, log, disk):
         store.append(log, messages(1))
@@ -257,6 +170,15 @@ class TestTickets:
             store.append(log, messages(7))
         assert log.next == 1200
         assert killed(disk).log(1).next >= 1200
+
+    def test_a_round_that_grows_too_large_is_synced_by_an_append(self, store, log, monkeypatch):
+        monkeypatch.setattr("leveret.storage.store.ROUND_BYTES_MAX", 1000)
+        store.append(log, messages(1))
+        safe = store.safe_ticket
+        store.append(log, messages(2, size=600))
+        assert store.safe_ticket == safe
+        store.append(log, messages(1))
+        assert store.safe_ticket > safe
 
     def test_what_is_not_synced_may_be_lost_but_its_offsets_are_not_issued_again(self, store, log, disk):
         store.append(log, messages(1))

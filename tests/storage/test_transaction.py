@@ -2,9 +2,10 @@ from random import Random
 
 import pytest
 
-from leveret.storage.errors import BadRequest, NotInFlight, UnknownLog
+from leveret.storage.errors import BadRequest, NotInFlight, UnknownCursor, UnknownLog
 from leveret.storage.journal import Outcome
-from tests.storage.builders import make_store, messages
+from leveret.storage.log import APPEND_BYTES_MAX
+from tests.storage.builders import make_store, message, messages
 
 
 @pytest.fixture
@@ -101,6 +102,21 @@ class TestRefusals:
     def test_an_append_of_nothing(self, log, moved):
         moved.append(log, [])
         self.refuse(moved, BadRequest)
+
+    def test_more_than_a_gibibyte(self, log, moved):
+        class Huge(bytes):
+            def __len__(self) -> int:
+                return APPEND_BYTES_MAX // 2
+
+        for _ in range(2):
+            moved.append(log, [message(Huge())])
+        self.refuse(moved, BadRequest)
+
+    def test_a_cursor_that_is_deleted(self, store, log, moved):
+        gone = store.create_cursor(log, "gone")
+        store.delete_cursor(gone)
+        moved.settle(gone, [], Outcome.ACKED)
+        self.refuse(moved, UnknownCursor)
 
     def test_a_log_that_is_deleted(self, store, moved):
         gone = store.create_log()

@@ -123,9 +123,6 @@ class Checkpointer:
                 if isinstance(error, OSError):
                     raise write_failed(error, log.spec.directory) from error
                 raise
-            except StorePoisoned as poisoned:
-                self._wal.poison(poisoned)
-                raise
             with self._wal.lock:
                 log.install(segments)
 

@@ -90,6 +90,8 @@ class Log:
         self.reserved_safe = image.reserved
         """The part of the reservation that is durable."""
         self.reserve_ticket = 0
+        self.opened_at = 0
+        """Where numbering began in this process: what is transient below ended with the one before."""
         self.pending_bytes = 0
         self.touched = True
         """Whether anything has changed that the next checkpoint must look at."""
@@ -192,12 +194,17 @@ class Log:
         return list(live.ranges())
 
     def dead_ranges(self) -> list[Range]:
-        """What is still there though all its cursors have settled it and nothing else keeps it."""
+        """What is still there though it is over: settled by all, or transient and of an earlier process."""
         if not self.next:
             return []
         dead = OffsetSet(self.present())
         dead.remove_many(self.live_ranges(0, self.next, [each.progress for each in self.cursors.values()]))
+        dead.add_many([r for r in self.transient_ranges() if r[0] < self.opened_at])
         return list(dead.ranges())
+
+    def transient_ranges(self) -> list[Range]:
+        """The messages in segments that are not persistent, one by one."""
+        return [(offset, offset + 1) for segment in self.segments for offset in segment.transient()]
 
     def view(self) -> LogView:
         """What is in segments, for readers in other processes; `Store.flush` writes the rest there."""

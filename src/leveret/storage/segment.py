@@ -318,8 +318,6 @@ def _only_digest_damaged(content: bytes, block: Block, by_index: bytes, number: 
         return False
     at = BLOCK.size + block.rows * ROW_BYTES + number * DIGEST_BYTES
     found = records.digest(row, content, start=block.position)
-    if found < 0:
-        return False
     mended = content[:at] + DIGEST.pack(found) + content[at + DIGEST_BYTES :]
     return is_intact(mended, block.position, block.length)
 

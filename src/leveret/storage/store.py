@@ -388,7 +388,8 @@ class Store:
             if recovered.clean:
                 log.reserved = log.reserved_safe = log.next
             log.next = max(log.next, log.reserved) + skipped
-            transient = [(offset, offset + 1) for segment in log.segments for offset in segment.transient()]
+            log.opened_at = log.next
+            transient = log.transient_ranges()
             for cursor in log.cursors.values():
                 cursor.reopen(clean=recovered.clean, transient=transient)
         self._checkpoint(opening=True)
