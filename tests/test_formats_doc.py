@@ -252,8 +252,8 @@ def test_the_lists_of_a_checkpoint_have_the_fields_of_the_code():
     [
         ("README.md", "today it is 1,", formats.VERSION, 1),
         ("README.md", "when more than 3 are free", wal.FREE_FILES_MAX, 3),
-        ("records.md", "at most 4,096 records and 1 MiB", records.BATCH_RECORDS_MAX, 4096),
-        ("records.md", "1 MiB of data", records.BATCH_BYTES_MAX, 1 << 20),
+        ("records.md", "at most 2,048 records and 2 MiB", records.BATCH_RECORDS_MAX, 2048),
+        ("records.md", "2 MiB of data", records.BATCH_BYTES_MAX, 2 << 20),
         ("segment.md", "less than a tenth", REWRITE_BELOW, 0.1),
         ("segment.md", "- 40 × records - 32", (ENTRY_BYTES, BLOCK.size), (40, 32)),
         ("wal.md", "multiples of 512 bytes, the sector", frames.SECTOR_BYTES, 512),

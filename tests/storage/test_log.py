@@ -201,6 +201,12 @@ class TestMeasuring:
         assert measure([Message(b"e", b"k", b"hh", b"body", PERSISTENT, 0)]) == (8, True)
         assert measure([message(b"", flags=0), message(b"")])[1] is False
 
+    def test_few_and_many_are_measured_alike(self):
+        for flags in (0, PERSISTENT):
+            some = [message(b"x" * n, flags=PERSISTENT if n else flags) for n in range(4)]
+            many, persistent = measure(some * 5)
+            assert (many, persistent) == (measure(some)[0] * 5, measure(some)[1])
+
     @pytest.mark.parametrize(
         "bad",
         [
@@ -220,6 +226,8 @@ class TestMeasuring:
             with pytest.raises(BadRequest) as caught:
                 change(*((store,) if change is append_in_transaction else ()), log, [message(b"good"), bad])
             assert caught.value.hint
+            with pytest.raises(BadRequest):
+                change(*((store,) if change is append_in_transaction else ()), log, [*messages(20), bad])
         assert log.next == 2
         assert store.ticket == store.safe_ticket + 1
 

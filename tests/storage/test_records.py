@@ -130,7 +130,7 @@ class TestPieces:
         found = list(records.pieces(many))
         assert [each for piece in found for each in piece] == many
         assert all(sum(len(each.messages) for each in piece) <= BATCH_RECORDS_MAX for piece in found)
-        assert len(found) == 3
+        assert len(found) == 5
 
     def test_a_batch_that_is_too_large_is_cut(self):
         found = list(records.pieces([batch(0, 3 * BATCH_RECORDS_MAX)]))

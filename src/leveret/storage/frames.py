@@ -70,7 +70,7 @@ class Head(NamedTuple):
 
 def encode(round_: Round, *, generation: int, ticket: int, previous: int, synced_us: int) -> bytes:
     """The frame of a round, padded to whole sectors."""
-    counts = {log: sum(len(batch.messages) for batch in batches) for log, batches in round_.items()}
+    counts = {log: sum([len(batch.messages) for batch in batches]) for log, batches in round_.items()}
     groups = array("Q", chain.from_iterable(counts.items())).tobytes()
     rows_from = 2 * HEAD_BYTES + 2 * len(groups)
     rows, batch = b"", b""

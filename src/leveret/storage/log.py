@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from leveret.storage.progress import Progress
 
 APPEND_BYTES_MAX = 1 << 30
+_FEW = 4
+_UNFIT = b"\xff"
 _CACHED_BLOCKS = 16
 
 _first_of_batch = itemgetter(0)
@@ -283,24 +285,38 @@ def measure(messages: Sequence[Message]) -> tuple[int, bool]:
     """Bytes of data, and whether all are persistent; `BadRequest` when a message does not fit the format."""
     if not messages:
         raise BadRequest("an append without messages", hint="Append at least one.")
-    exchanges, keys, headers, bodies, flags, priorities = zip(*messages, strict=True)
     try:  # `bytes` refuses what does not fit into one
-        names = sum(bytes(map(len, exchanges))) + sum(bytes(map(len, keys)))
-        flag_bytes, _ = bytes(flags), bytes(priorities)
-        fits = flag_bytes.isascii()
+        size, flags = _measure_few(messages) if len(messages) <= _FEW else _measure_many(messages)
     except ValueError:
-        fits = False
-    if not fits:
+        size, flags = 0, _UNFIT
+    if not flags.isascii():
         raise BadRequest(
             "a message whose exchange, routing key, flags or priority does not fit",
             hint="Names have at most 255 bytes, flags 7 bits, a priority 8 bits.",
         )
-    size = names + sum(map(len, headers)) + sum(map(len, bodies))
     if size > APPEND_BYTES_MAX:
         raise BadRequest(
             "an append of more than 1 GiB", hint="Append less at once; store large bodies elsewhere."
         )
-    return size, not flag_bytes.translate(None, PERSISTENT_FLAGS)
+    return size, not flags.translate(None, PERSISTENT_FLAGS)
+
+
+def _measure_many(messages: Sequence[Message]) -> tuple[int, bytes]:
+    """Bytes of data, and the flags: 0.15 us a message, and 1.2 us."""
+    exchanges, keys, headers, bodies, flags, priorities = zip(*messages, strict=True)
+    bytes(priorities)
+    names = sum(bytes(map(len, exchanges))) + sum(bytes(map(len, keys)))
+    return names + sum(map(len, headers)) + sum(map(len, bodies)), bytes(flags)
+
+
+def _measure_few(messages: Sequence[Message]) -> tuple[int, bytes]:
+    """The same, 0.4 us a message."""
+    size = 0
+    for exchange, key, header, body, _, priority in messages:
+        if len(exchange) > 255 or len(key) > 255 or not 0 <= priority <= 255:
+            raise ValueError
+        size += len(exchange) + len(key) + len(header) + len(body)
+    return size, bytes([message.flags for message in messages])
 
 
 def _from_batches(batches: Sequence[Batch], start: int, stop: int) -> Iterator[Record]:
