@@ -169,17 +169,21 @@ def group_commit() -> dict[str, object]:
     results: dict[str, object] = {}
     for load in (5, 10, 100, 1000):
         runs: dict[int, list[float]] = {1: [], 10: [], 100: [], 1000: []}
+        syncs: dict[int, list[float]] = {1: [], 10: [], 100: [], 1000: []}
         with temporary_directory() as root:
             shops = {count: Shop(f"{root}/{count}", count, load) for count in runs}
             for _ in range(REPETITIONS):
                 for count, shop in shops.items():
                     runs[count].append(shop.rounds_per_second(0.8))
+                    syncs[count].append(statistics.median(shop.sync_us))
             for shop in shops.values():
                 shop.close()
         medians = {count: statistics.median(values) for count, values in runs.items()}
         results[f"{load} messages a round"] = {
             "rounds_per_second": runs,
+            "sync_us": syncs,
             "medians": medians,
+            "median us in sync": {count: statistics.median(values) for count, values in syncs.items()},
             "slowest / fastest": min(medians.values()) / max(medians.values()),
         }
         progress(f"group commit, {load} messages a round: {medians}")
@@ -202,6 +206,7 @@ class Shop:
 
     def rounds_per_second(self, seconds: float) -> float:
         rounds = 0
+        self.sync_us: list[float] = []
         began = time.perf_counter()
         while time.perf_counter() - began < seconds:
             self.round()
@@ -221,7 +226,7 @@ class Shop:
             transaction.append(self.logs[self.at % count], self.messages[start : start + each])
             self.at += 1
         transaction.commit()
-        self.store.sync()
+        self.sync_us.append(timed(self.store.sync) * 1e6)
         if self.store.checkpoint_due and not (self.checkpoint and self.checkpoint.is_alive()):
             self.checkpoint = threading.Thread(target=self.store.checkpoint)
             self.checkpoint.start()
