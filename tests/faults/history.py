@@ -12,7 +12,7 @@ flag survive.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
@@ -21,6 +21,7 @@ from leveret.storage.cursor import Cursor
 from leveret.storage.errors import WriteFailed
 from leveret.storage.journal import Outcome
 from leveret.storage.log import Log
+from leveret.storage.offsets import Range
 from leveret.storage.records import PERSISTENT, Message
 from leveret.storage.recovery import UNFINISHED
 from leveret.storage.retention import Retention
@@ -68,7 +69,7 @@ class Account:
 class History:
     """`lives` is how often the store is opened, used and crashed."""
 
-    def __init__(self, seed: int, *, lives: int = 3, steps: int = 40) -> None:
+    def __init__(self, seed: int, *, lives: int = 3, steps: int = 80) -> None:
         self.random = Random(seed)
         self.seed = seed
         self.lives = lives
@@ -106,8 +107,10 @@ class History:
             store = self.open()
             self.check()
             self.forget_what_is_lost()
-            if self.random.random() < 0.7:
-                self.disk.before = CutAt(self.random.randrange(1, 120))
+            while len(store.logs) < 2:
+                self.create(store)
+            if self.random.random() < 0.9:
+                self.disk.before = CutAt(self.random.randrange(1, self.random.choice([12, 50, 150])))
             for _ in range(self.random.randrange(self.steps)):
                 self.step(store)
             if self.random.random() < 0.2:
@@ -203,6 +206,11 @@ class History:
         for log, offsets in settled:
             ranges = [(o, o + 1) for o in offsets]
             transaction.settle(log.cursors[CURSOR], ranges, Outcome.DEAD_LETTERED)
+        for log in self.pick(store):
+            cursor = log.cursors[CURSOR]
+            waiting = self.sample(cursor.progress.ready_ranges())
+            transaction.drop(cursor, [(o, o + 1) for o in waiting], Outcome.EXPIRED)
+            settled.append((log, waiting))
         ticket = transaction.commit()
         for (log, messages), (start, _) in zip(appended, transaction.offsets, strict=True):
             self.note(log, start, messages, ticket, group=self.transactions)
@@ -247,7 +255,10 @@ class History:
             yield self.random.choice(logs)
 
     def some(self, cursor: Cursor) -> list[int]:
-        offsets = [o for start, stop in cursor.progress.in_flight.ranges() for o in range(start, stop)]
+        return self.sample(cursor.progress.in_flight.ranges())
+
+    def sample(self, ranges: Iterable[Range]) -> list[int]:
+        offsets = [o for start, stop in ranges for o in range(start, stop)]
         return self.random.sample(offsets, self.random.randrange(len(offsets) + 1))
 
     def messages(self, *, persistent: bool = False) -> list[Message]:

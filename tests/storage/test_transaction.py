@@ -133,3 +133,37 @@ def test_a_transaction_larger_than_the_reservation_works(store, log, disk):
     assert transaction.offsets == [(0, 100), (100, 200), (200, 300)]
     store.sync()
     assert make_store(disk.crash(Random(1))).log(log.id).next >= 300
+
+
+def test_what_waits_is_dropped_together_with_its_copy_or_not_at_all(store, log, cursor, other, disk):
+    store.append(log, messages(4))
+    store.prepare(other, 1)
+    store.sync()
+    transaction = store.transaction()
+    transaction.append(other, messages(1))
+    transaction.drop(cursor, [(1, 2)], Outcome.EXPIRED)
+    transaction.commit()
+    assert cursor.take(9) == [(0, 1), (2, 4)]
+    seen = set()
+    for seed in range(30):
+        reopened = make_store(disk.copy().crash(Random(seed)))
+        dropped = 1 in reopened.log(log.id).cursors["reader"].progress.settled
+        copied = bool(reopened.log(other.id).cursors["other"].take(1))
+        seen.add((dropped, copied))
+    assert seen == {(False, False)}
+    store.sync()
+    reopened = make_store(disk.copy().crash(Random(1)))
+    assert 1 in reopened.log(log.id).cursors["reader"].progress.settled
+    assert reopened.log(other.id).cursors["other"].take(1) == [(0, 1)]
+
+
+def test_what_is_in_flight_can_not_be_dropped_and_then_nothing_happens(store, log, cursor, other):
+    store.append(log, messages(4))
+    cursor.take(2)
+    transaction = store.transaction()
+    transaction.append(other, messages(1))
+    transaction.drop(cursor, [(1, 3)], Outcome.EXPIRED)
+    with pytest.raises(BadRequest):
+        transaction.commit()
+    assert other.next == 0
+    assert cursor.take(9) == [(2, 4)]

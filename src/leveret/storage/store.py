@@ -278,6 +278,9 @@ class Store:
                         entry.ranges, not_before_us=entry.not_before_us, counted=bool(entry.outcome)
                     )
                 self.record(cursor, entry)
+            for cursor, entry in transaction.drops:
+                cursor.progress.drop(entry.ranges)
+                self.record(cursor, entry)
             return self._wal.ticket
 
     # inside

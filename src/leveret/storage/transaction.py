@@ -11,7 +11,7 @@ Everything is checked before anything changes: a commit that raises has changed 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -40,6 +40,9 @@ class Transaction:
     _store: Target
     appends: list[tuple[Log, Sequence[Message]]] = field(default_factory=list)
     entries: list[tuple[Cursor, Entry]] = field(default_factory=list)
+    """Of what is in flight."""
+    drops: list[tuple[Cursor, Entry]] = field(default_factory=list)
+    """Of what waits to be delivered."""
     offsets: list[Range] = field(default_factory=list)
     measured: list[tuple[int, bool]] = field(default_factory=list)
     """Of the appends: see `log.measure`."""
@@ -58,6 +61,10 @@ class Transaction:
         """What was taken goes back to its place."""
         self.entries.append((cursor, Entry(Kind.RETURNED, ranges, int(counted), b"", not_before_us)))
 
+    def drop(self, cursor: Cursor, ranges: Sequence[Range], outcome: Outcome) -> None:
+        """What nobody has taken is settled: an expired message, say, whose copy goes to the dead letters."""
+        self.drops.append((cursor, Entry(Kind.SETTLED, ranges, outcome)))
+
     def commit(self) -> int:
         """Applies everything; returns the ticket under which it will be durable."""
         if self._done:
@@ -74,9 +81,17 @@ class Transaction:
         for log, messages in self.appends:
             counts[log.id] += len(messages)
             self._store.prepare(log, counts[log.id])
-        ranges: dict[Cursor, list[Range]] = defaultdict(list)
-        for cursor, entry in self.entries:
+        for cursor, entry in (*self.entries, *self.drops):
             cursor.check(entry.who, entry.not_before_us)
-            ranges[cursor].extend(entry.ranges)
-        for cursor, all_of_it in ranges.items():
-            cursor.progress.check_in_flight(all_of_it)
+        for cursor, ranges in _by_cursor(self.entries):
+            cursor.progress.check_in_flight(ranges)
+        for cursor, ranges in _by_cursor(self.drops):
+            cursor.progress.check_waiting(ranges)
+
+
+def _by_cursor(entries: Sequence[tuple[Cursor, Entry]]) -> Iterable[tuple[Cursor, list[Range]]]:
+    """All ranges that a transaction names for a cursor: each offset may be named once."""
+    ranges: dict[Cursor, list[Range]] = defaultdict(list)
+    for cursor, entry in entries:
+        ranges[cursor].extend(entry.ranges)
+    return ranges.items()
