@@ -202,3 +202,25 @@ def test_messages_of_every_size_survive(store, log, disk):
     store.append(log, made)
     store.checkpoint()
     assert [r[2:] for r in killed(disk).log(1).read([(0, 60)])] == made
+
+
+@pytest.mark.parametrize("place", ["leveret.storage.frames.encode", "leveret.storage.log.Log.write"])
+def test_an_error_that_nobody_foresaw_costs_a_checkpoint_and_no_message(disk, clock, monkeypatch, place):
+    store = make_store(disk, clock)
+    log = store.create_log()
+    store.create_cursor(log, "reader")
+    store.append(log, messages(5))
+    with monkeypatch.context() as broken:
+
+        def fail(*_: object, **__: object) -> None:
+            raise MemoryError
+
+        broken.setattr(place, fail)
+        for change in (store.checkpoint, lambda: store.flush(log)) if "Log" in place else (store.checkpoint,):
+            with pytest.raises(MemoryError):
+                change()
+    for _ in range(3):
+        store.checkpoint()
+    assert [record.offset for record in log.read([(0, 5)])] == [0, 1, 2, 3, 4]
+    reopened = make_store(disk.restart(), clock).log(log.id)
+    assert [record.offset for record in reopened.read([(0, 5)])] == [0, 1, 2, 3, 4]

@@ -25,7 +25,7 @@ from leveret.storage.catalog import (
 )
 from leveret.storage.cursor import Cursor
 from leveret.storage.durable import WholeFile, sync_all, write_whole
-from leveret.storage.errors import StorePoisoned, WriteFailed, write_failed
+from leveret.storage.errors import StorePoisoned, write_failed
 from leveret.storage.files import Files
 from leveret.storage.formats import FileHeader
 from leveret.storage.journal import Outcome
@@ -95,14 +95,14 @@ class Checkpointer:
             image.ticket = self._wal.supersede(freeze) if opening else self._wal.sync_with(freeze, thaw)
             try:
                 doomed.extend(self._write(work, image))
-            except (OSError, WriteFailed) as error:
+            except StorePoisoned as poisoned:
+                self._wal.poison(poisoned)
+                raise
+            except Exception as error:  # whatever it is: what was frozen must not get lost
                 with self._wal.lock:
                     thaw()
                 if isinstance(error, OSError):
                     raise write_failed(error, f"checkpoint {image.number}") from error
-                raise
-            except StorePoisoned as poisoned:
-                self._wal.poison(poisoned)
                 raise
             self._install(work, image, doomed)
 
@@ -117,7 +117,7 @@ class Checkpointer:
             try:
                 self._make_room(log)
                 segments = log.write(log.segments, _live(log, log.frozen(), progress))
-            except (OSError, WriteFailed) as error:
+            except Exception as error:
                 with self._wal.lock:
                     log.thaw()
                 if isinstance(error, OSError):

@@ -28,7 +28,6 @@ from leveret.storage.errors import (
     Damage,
     StorageError,
     StorePoisoned,
-    WriteFailed,
     write_failed,
 )
 from leveret.storage.files import File, Files
@@ -144,7 +143,7 @@ class Wal:
                 round_ = self.swap()
             try:
                 self._write(round_)
-            except WriteFailed:
+            except Exception:
                 with self.lock:
                     thaw()
                 raise
