@@ -85,12 +85,9 @@ class TestJournal:
 
 
 class TestTheMark:
-    def test_a_new_cursor_delivers_nothing_before_its_first_mark_is_durable(self, store, log):
+    def test_a_new_cursor_delivers_at_once_for_its_mark_can_only_be_lost_together_with_it(self, store, log):
         store.append(log, messages(3))
-        cursor = store.create_cursor(log, "late")
-        assert cursor.take(3) == []
-        store.sync()
-        assert cursor.take(3) == [(0, 3)]
+        assert store.create_cursor(log, "late").take(3) == [(0, 3)]
 
     def test_nothing_at_or_above_the_durable_mark_is_handed_out(self, store, log, cursor):
         store.append(log, messages(MANY))

@@ -149,6 +149,7 @@ class Cursor:
         for _ in range(2):  # a lost one would bring back everything below
             self._recorder.record(self, Entry(Kind.STARTED, [(0, self.progress.low)]))
         self._move_mark(self.progress.low)
+        self._mark_safe, self._mark_ticket = self.progress.mark, 0  # lost only together with the cursor
 
     def check(self, who: bytes = b"", not_before_us: int = 0) -> None:
         """Raises when nothing can be recorded, or not this."""

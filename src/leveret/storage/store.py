@@ -117,8 +117,15 @@ class Store:
         return found
 
     def create_log(self, *, label: str = "", retention: Retention = Retention()) -> Log:  # noqa: B008
-        """A new, empty log under an id that was never used. Durable when the current ticket is."""
-        return self._create(LogSpec(self._new_id(), label=label, retention=retention))
+        """A new, empty log under an id that was never used. Durable when the current ticket is.
+
+        Its first offsets are reserved in the same round: if that is lost, so is the log, and they with it.
+        """
+        with self._wal.lock:
+            log = self._create(LogSpec(self._new_id(), label=label, retention=retention))
+            log.reserved = log.reserved_safe = self._options.reserve_ahead
+            self._change(reserve=[log.id, log.reserved])
+        return log
 
     def create_cursor(self, log: Log, name: str, *, start: int | None = None, priorities: int = 0) -> Cursor:
         """A cursor that begins at `start`: the first message of the log unless said otherwise.
@@ -214,6 +221,16 @@ class Store:
     def checkpoint(self) -> None:
         """Writes what is in memory to the files and frees the WAL. Any thread; one at a time."""
         self._checkpoint()
+
+    @property
+    def unsynced_bytes(self) -> int:
+        """What the next sync has to write."""
+        return self._wal.collected_bytes
+
+    @property
+    def memory_bytes(self) -> int:
+        """What the next checkpoint has to write."""
+        return self._pending_bytes
 
     @property
     def checkpoint_due(self) -> bool:

@@ -1,0 +1,5 @@
+"""`python -m leveret`."""
+
+from leveret.cli.main import app
+
+app()

@@ -1,0 +1,249 @@
+"""Content header payloads (section 2.3.5.2): what a message says about itself, before its body.
+
+    class:u16  weight:u16  body size:u64  flags:u16  the properties whose flags are set, in their order
+
+The broker keeps these bytes as they came and passes them on; this module peeks into them, and rewrites them
+when headers must change. Entries of the headers table that nobody changes keep their bytes. The two lowest
+flags name no property and are ignored, the lowest one too, by which section 4.2.6.1 announces another word
+of flags: RabbitMQ reads no such word. A malformed payload is a `SyntaxError_`, never anything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from struct import Struct
+from typing import NamedTuple, cast
+
+from leveret.amqp.errors import SyntaxError_
+from leveret.amqp.tables import (
+    Timestamp,
+    Value,
+    decode_table_body,
+    encode_short_string,
+    encode_table,
+    entries,
+)
+
+__all__ = ["Peek", "body_size", "decode", "encode", "headers_of", "peek", "with_headers"]
+
+CLASS_BASIC = 60
+CONTENT_TYPE = 0x8000
+CONTENT_ENCODING = 0x4000
+HEADERS = 0x2000
+DELIVERY_MODE = 0x1000
+PRIORITY = 0x0800
+CORRELATION_ID = 0x0400
+REPLY_TO = 0x0200
+EXPIRATION = 0x0100
+MESSAGE_ID = 0x0080
+TIMESTAMP = 0x0040
+TYPE = 0x0020
+USER_ID = 0x0010
+APP_ID = 0x0008
+CLUSTER_ID = 0x0004
+
+PERSISTENT = 2  # the delivery mode
+_FLAGS = {
+    "content_type": CONTENT_TYPE,
+    "content_encoding": CONTENT_ENCODING,
+    "headers": HEADERS,
+    "delivery_mode": DELIVERY_MODE,
+    "priority": PRIORITY,
+    "correlation_id": CORRELATION_ID,
+    "reply_to": REPLY_TO,
+    "expiration": EXPIRATION,
+    "message_id": MESSAGE_ID,
+    "timestamp": TIMESTAMP,
+    "type": TYPE,
+    "user_id": USER_ID,
+    "app_id": APP_ID,
+    "cluster_id": CLUSTER_ID,
+}
+_OCTETS = DELIVERY_MODE | PRIORITY
+_HEAD = Struct(">HHQH")
+_HEAD_BYTES = _HEAD.size
+_PEEKED = EXPIRATION | USER_ID | HEADERS | PRIORITY
+_AFTER_MESSAGE_ID = TIMESTAMP | TYPE | USER_ID | APP_ID | CLUSTER_ID
+
+
+class Peek(NamedTuple):
+    """What the broker itself acts on; `headers` is where the table's entries lie in the payload."""
+
+    persistent: bool
+    priority: int
+    expiration: bytes | None
+    user_id: bytes | None
+    headers: tuple[int, int] | None
+
+
+_TRANSIENT_ONLY = Peek(persistent=False, priority=0, expiration=None, user_id=None, headers=None)
+_PERSISTENT_ONLY = Peek(persistent=True, priority=0, expiration=None, user_id=None, headers=None)
+
+
+def peek(header: bytes) -> Peek:
+    """One walk over the properties, which must fill the payload exactly; the headers table stays unread.
+
+    Called for each message with a new header, hence unrolled: 0.2 µs for a delivery mode alone, 0.4 µs with a
+    message id, 1.3 µs for all fourteen properties; a loop over them takes twice as long.
+    A step past the end shows at the end, because positions only grow, or earlier as an `IndexError`.
+    """
+    try:
+        flags = header[12] << 8 | header[13]
+        if flags == DELIVERY_MODE and len(header) == _HEAD_BYTES + 1:
+            return _PERSISTENT_ONLY if header[14] == PERSISTENT else _TRANSIENT_ONLY
+        if flags == 0 and len(header) == _HEAD_BYTES:
+            return _TRANSIENT_ONLY
+        position = _HEAD_BYTES
+        persistent = False
+        priority = 0
+        expiration = user_id = headers = None
+        if flags & CONTENT_TYPE:
+            position += 1 + header[position]
+        if flags & CONTENT_ENCODING:
+            position += 1 + header[position]
+        if flags & HEADERS:
+            start = position + 4
+            position = start + int.from_bytes(header[position:start], "big")
+            headers = (start, position)
+        if flags & DELIVERY_MODE:
+            persistent = header[position] == PERSISTENT
+            position += 1
+        if flags & PRIORITY:
+            priority = header[position]
+            position += 1
+        if flags & CORRELATION_ID:
+            position += 1 + header[position]
+        if flags & REPLY_TO:
+            position += 1 + header[position]
+        if flags & EXPIRATION:
+            start = position + 1
+            position = start + header[position]
+            expiration = header[start:position]
+        if flags & MESSAGE_ID:
+            position += 1 + header[position]
+        if flags & _AFTER_MESSAGE_ID:
+            if flags & TIMESTAMP:
+                position += 8
+            if flags & TYPE:
+                position += 1 + header[position]
+            if flags & USER_ID:
+                start = position + 1
+                position = start + header[position]
+                user_id = header[start:position]
+            if flags & APP_ID:
+                position += 1 + header[position]
+            if flags & CLUSTER_ID:
+                position += 1 + header[position]
+    except IndexError:
+        position = -1
+    if position != len(header):
+        raise SyntaxError_("content header: its properties do not fill it exactly")
+    if flags & _PEEKED:
+        return Peek(persistent, priority, expiration, user_id, headers)
+    return _PERSISTENT_ONLY if persistent else _TRANSIENT_ONLY
+
+
+def body_size(header: bytes) -> int:
+    """The size of the body that follows, in bytes."""
+    if len(header) < _HEAD_BYTES:
+        raise SyntaxError_("content header: cut off")
+    return int.from_bytes(header[4:12], "big")
+
+
+def headers_of(header: bytes) -> dict[str, Value]:
+    """The headers table, decoded; empty when there is none."""
+    span = peek(header).headers
+    return {} if span is None else decode_table_body(header, *span)
+
+
+def decode(header: bytes) -> dict[str, Value]:
+    """All properties by name: `{"delivery_mode": 2, "headers": {…}}`."""
+    spans = _spans(header)
+    return {name: _value(header, flag, *spans[flag]) for name, flag in _FLAGS.items() if flag in spans}
+
+
+def encode(properties: Mapping[str, Value], body_size: int) -> bytes:
+    """The payload with these properties, those that are None left out: the inverse of `decode`."""
+    if not properties.keys() <= _FLAGS.keys():
+        raise ValueError(f"no such property: {', '.join(sorted(properties.keys() - _FLAGS.keys()))}")
+    parts = {}
+    for name, flag in _FLAGS.items():
+        value = properties.get(name)
+        if value is not None:
+            try:
+                parts[flag] = _encoded(flag, value)
+            except (AttributeError, OverflowError, TypeError) as error:
+                raise ValueError(f"{name}: {error}") from error
+    return _HEAD.pack(CLASS_BASIC, 0, body_size, sum(parts)) + b"".join(parts.values())
+
+
+def with_headers(
+    header: bytes,
+    changes: Mapping[str, Value],
+    remove: Collection[str] = (),
+    *,
+    drop_expiration: bool = False,
+) -> bytes:
+    """The payload with these headers set, at the table's end, and those removed; others keep their bytes.
+
+    The headers property comes into being when there is something to set. The body size stays.
+    """
+    spans = _spans(header)
+    parts = {flag: header[start:stop] for flag, (start, stop) in spans.items()}
+    if drop_expiration:
+        parts.pop(EXPIRATION, None)
+    if changes or HEADERS in parts:
+        start, stop = spans.get(HEADERS, (0, 4))
+        gone = {key.encode("utf-8", "surrogateescape") for key in (*changes, *remove)}
+        old = entries(header, start + 4, stop)
+        kept = b"".join(header[first:last] for key, first, last in old if key not in gone)
+        body = kept + encode_table(changes)[4:]
+        parts[HEADERS] = len(body).to_bytes(4, "big") + body
+    flags = sum(parts)
+    return b"".join(
+        (header[:12], flags.to_bytes(2, "big"), *(parts[flag] for flag in sorted(parts, reverse=True)))
+    )
+
+
+def _spans(header: bytes) -> dict[int, tuple[int, int]]:
+    """Where each property that is present starts and stops, by its flag."""
+    peek(header)  # everything lies inside
+    flags = header[12] << 8 | header[13]
+    spans = {}
+    position = _HEAD_BYTES
+    for flag in _FLAGS.values():
+        if flags & flag:
+            start = position
+            position += _size_bytes(header, flag, position)
+            spans[flag] = (start, position)
+    return spans
+
+
+def _size_bytes(header: bytes, flag: int, position: int) -> int:
+    if flag & _OCTETS:
+        return 1
+    if flag == TIMESTAMP:
+        return 8
+    if flag == HEADERS:
+        return 4 + int.from_bytes(header[position : position + 4], "big")
+    return 1 + header[position]
+
+
+def _value(header: bytes, flag: int, start: int, stop: int) -> Value:
+    if flag & _OCTETS:
+        return header[start]
+    if flag == TIMESTAMP:
+        return Timestamp.from_bytes(header[start:stop], "big")
+    if flag == HEADERS:
+        return decode_table_body(header, start + 4, stop)
+    return header[start + 1 : stop].decode("utf-8", "surrogateescape")
+
+
+def _encoded(flag: int, value: Value) -> bytes:
+    if flag & _OCTETS:
+        return cast(int, value).to_bytes(1, "big")
+    if flag == TIMESTAMP:
+        return cast(int, value).to_bytes(8, "big")
+    if flag == HEADERS:
+        return encode_table(cast(dict[str, Value], value))
+    return encode_short_string(cast(str, value))

@@ -1,0 +1,297 @@
+"""The broker: everything it knows, and the turn in which things happen.
+
+All of it belongs to one thread. A shell (`leveret.server`) feeds connections with bytes and calls `end_turn`
+when it has fed what there was; then appends are made, queues run, confirms are given out. What must be
+durable before it is answered waits for `synced` and `committed`, which the shell calls when its disk work is
+done. What is due later waits for `tick`. No sockets, no tasks, no clock of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from leveret.broker.accounts import GUEST, GUEST_HASH, Accounts
+from leveret.broker.connection import Connection
+from leveret.broker.counters import Counters
+from leveret.broker.definitions import (
+    BindingRow,
+    Change,
+    ExchangeRow,
+    PermissionRow,
+    QueueRow,
+    Row,
+    UserRow,
+    VhostRow,
+)
+from leveret.broker.queue import Queue
+from leveret.broker.timers import Timers
+from leveret.broker.vhost import VirtualHost
+from leveret.storage.errors import WriteFailed
+from leveret.storage.records import Message
+from leveret.storage.store import Store
+
+if TYPE_CHECKING:
+    from leveret.broker.channel import Channel
+
+_ROUNDS_MAX = 64
+"""How often queues may wake one another in a turn before the shell gets to write what there is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a client may ask for, and how long it may take."""
+
+    channel_max: int = 2047
+    frame_max: int = 131_072
+    heartbeat_s: int = 60
+    message_max_bytes: int = 128 << 20
+    consumer_timeout_ms: int = 30 * 60 * 1000
+
+
+class Listener(Protocol):
+    """Told about what somebody may want to log."""
+
+    def nacked(self, channel: Channel, reason: str, count: int) -> None: ...
+
+
+class Broker:
+    """`Broker(store, clock=..., token=..., define=..., rows=definitions.load())`."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        clock: Callable[[], int],
+        token: Callable[[], str],
+        define: Callable[[int, Sequence[Change]], None],
+        rows: Iterable[Row] = (),
+        name: str = "leveret",
+        limits: Limits = Limits(),  # noqa: B008  (frozen)
+        listener: Listener | None = None,
+    ) -> None:
+        """`clock` gives microseconds, `token` random names; `define` writes changes down and has
+        `committed` called with their number."""
+        self.store = store
+        self.limits = limits
+        self.name = name
+        self.token = token
+        self.timers = Timers()
+        self.accounts = Accounts()
+        self.counters = Counters()
+        self.vhosts: dict[str, VirtualHost] = {}
+        self.connections: dict[Connection, None] = {}
+        self.reply_channels: dict[Channel, str] = {}
+        """Channels that consume direct replies, with the word that names them."""
+        self.blocked: str | None = None
+        """Why publishers are held back at present, as `connection.blocked` says it."""
+        self.defined = 0
+        """Definition changes up to this number are committed."""
+        self.turn_us = clock()
+        self.flushed: dict[Connection, None] = {}
+        """Connections that have something to be written."""
+        self._clock = clock
+        self._write_down = define
+        self._listener = listener
+        self._definition = 0
+        self._appends: dict[Queue, list[Message]] = {}
+        self._owing: dict[Channel, None] = {}
+        self._awake: dict[Queue, None] = {}
+        self._stalled: dict[Queue, None] = {}
+        self._waiting: dict[Channel, None] = {}
+        self._restore(rows)
+
+    # time
+
+    def now_us(self) -> int:
+        return self._clock()
+
+    def begin_turn(self) -> None:
+        self.turn_us = self._clock()
+
+    def tick(self) -> None:
+        """Does what is due."""
+        self.begin_turn()
+        self.timers.run(self.turn_us)
+
+    # the turn
+
+    def enqueue(self, queue: Queue, messages: list[Message]) -> None:
+        """Messages for a queue, to be appended at the end of the turn."""
+        waiting = self._appends.get(queue)
+        if waiting is None:
+            self._appends[queue] = list(messages)
+        else:
+            waiting += messages
+
+    def owe(self, channel: Channel, count: int) -> None:
+        """The channel is owed confirms for so many publishes of this turn."""
+        channel.unsealed += count
+        self._owing[channel] = None
+
+    def wake(self, queue: Queue) -> None:
+        self._awake[queue] = None
+
+    def stall(self, queue: Queue) -> None:
+        """The queue can't hand out more until something is synced."""
+        self._stalled[queue] = None
+
+    def flush(self) -> None:
+        """Appends what was published in this turn; from here on it is in the queues."""
+        error: WriteFailed | None = None
+        for queue, messages in self._appends.items():
+            if queue.deleted:
+                continue
+            try:
+                queue.append(messages)
+            except WriteFailed as failed:
+                error = failed
+        self._appends.clear()
+        if not self._owing:
+            return
+        ticket = self.store.ticket
+        for channel in self._owing:
+            if channel.confirms is not None and channel.unsealed:
+                if error is None:
+                    channel.confirms.expect(channel.unsealed, ticket)
+                else:
+                    channel.note_nack(str(error), channel.unsealed)
+                    channel.confirms.refuse(channel.unsealed)
+                self._waiting[channel] = None
+            channel.unsealed = 0
+        self._owing.clear()
+
+    def end_turn(self) -> bool:
+        """Everything that was fed takes effect; True when there is more to do after a write."""
+        self.flush()
+        for _ in range(_ROUNDS_MAX):
+            if not self._awake:
+                break
+            awake, self._awake = self._awake, {}
+            for queue in awake:
+                queue.run()
+        self._release()
+        return bool(self._awake)
+
+    # durability
+
+    def ticket_for(self, queues: Iterable[Queue]) -> int:
+        """What a confirm waits for: nothing, if none of the queues is durable."""
+        return self.store.ticket if any(queue.durable for queue in queues) else 0
+
+    def await_durable(self, channel: Channel) -> None:
+        self._waiting[channel] = None
+
+    @property
+    def wants_sync(self) -> bool:
+        """Whether somebody waits for what is not synced yet."""
+        return bool(self._waiting or self._stalled) and self.store.safe_ticket < self.store.ticket
+
+    @property
+    def all_defined(self) -> bool:
+        return self.defined >= self._definition
+
+    def synced(self) -> None:
+        """The store is safe further than before."""
+        self.begin_turn()
+        for queue in self._stalled:
+            self._awake[queue] = None
+        self._stalled.clear()
+
+    def write_failed(self, error: WriteFailed) -> None:
+        """The last round could not be written: what waits for it is nacked."""
+        self.begin_turn()
+        for channel in self._waiting:
+            if channel.confirms is not None:
+                count = channel.confirms.fail()
+                if count:
+                    channel.note_nack(str(error), count)
+
+    def define(self, *changes: Change) -> int:
+        """Hands changes of definitions over to be written down; returns their number."""
+        if not changes:
+            return 0
+        self._definition += 1
+        self._write_down(self._definition, changes)
+        return self._definition
+
+    def committed(self, number: int) -> None:
+        """Definition changes up to this number are on disk."""
+        self.begin_turn()
+        self.defined = max(self.defined, number)
+
+    def _release(self) -> None:
+        for channel in list(self._waiting):
+            channel.release()
+            if not channel.awaits_durability:
+                del self._waiting[channel]
+
+    # connections
+
+    def connect(self, *, peer: str, loopback: bool) -> Connection:
+        connection = Connection(self, peer=peer, loopback=loopback)
+        self.connections[connection] = None
+        return connection
+
+    def forget_channel(self, channel: Channel) -> None:
+        self._waiting.pop(channel, None)
+        self._owing.pop(channel, None)
+        self.reply_channels.pop(channel, None)
+
+    def block(self, reason: str) -> None:
+        """Publishers are held back, and told why."""
+        if self.blocked is None:
+            self.blocked = reason
+            for connection in self.connections:
+                connection.tell_blocked()
+
+    def unblock(self) -> None:
+        if self.blocked is not None:
+            self.blocked = None
+            for connection in self.connections:
+                connection.tell_unblocked()
+
+    def note_nack(self, channel: Channel, reason: str, count: int) -> None:
+        self.counters.nacked[reason] += count
+        if self._listener is not None:
+            self._listener.nacked(channel, reason, count)
+
+    # the beginning
+
+    def _restore(self, rows: Iterable[Row]) -> None:
+        rows = list(rows)
+        if not rows:
+            self._make_first_things()
+        for row in rows:
+            self._restore_row(row)
+        used = {queue.log.id for vhost in self.vhosts.values() for queue in vhost.queues.values()}
+        for id_, log in list(self.store.logs.items()):
+            if id_ not in used:
+                self.store.delete_log(log)
+
+    def _restore_row(self, row: Row) -> None:
+        match row:
+            case VhostRow():
+                self.vhosts[row.name] = VirtualHost(self, row.name)
+            case UserRow():
+                self.accounts.put(row)
+            case PermissionRow():
+                self.accounts.permit(row)
+            case ExchangeRow():
+                self.vhosts[row.vhost].restore_exchange(row)
+            case QueueRow():
+                self.vhosts[row.vhost].restore_queue(row)
+            case BindingRow():
+                self.vhosts[row.vhost].restore_binding(row)
+
+    def _make_first_things(self) -> None:
+        """A new broker has the virtual host `/` and the user guest, who may do everything, from loopback."""
+        rows = (
+            VhostRow("/"),
+            UserRow(GUEST, GUEST_HASH, "administrator"),
+            PermissionRow("/", GUEST, ".*", ".*", ".*"),
+        )
+        for row in rows:
+            self._restore_row(row)
+        self.define(*(Change(row) for row in rows))

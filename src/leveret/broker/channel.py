@@ -1,0 +1,220 @@
+"""A channel: delivery tags, credit, replies in order, and how it ends.
+
+Owns what AMQP scopes to a channel: the numbers of deliveries, its consumers, prefetch, confirm or transaction
+mode, and the replies that must wait until something is durable. What comes in over it is in `publishing` (the
+hot path), `settling` and `methods/` (one file per class of the protocol). The rule: whatever ends a channel,
+everything it held goes back to its queue.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pamqp import commands
+
+from leveret.amqp import methods
+from leveret.amqp.deliveries import deliver_frames
+from leveret.amqp.methods import Method
+from leveret.amqp.properties import with_headers
+from leveret.broker import deadlines
+from leveret.broker.confirms import Confirms
+from leveret.broker.consumer import Consumer
+from leveret.broker.queue import ranges_of
+from leveret.broker.transaction import Buffer
+from leveret.broker.unacked import Unacked
+from leveret.storage.journal import Outcome
+from leveret.storage.offsets import OffsetSet, Range
+from leveret.storage.records import Record
+
+if TYPE_CHECKING:
+    from leveret.broker.connection import Connection
+    from leveret.broker.queue import Queue
+
+DELIVERY_COUNT = "x-delivery-count"
+
+
+class Channel:
+    """One channel of a connection, from open to close."""
+
+    def __init__(self, connection: Connection, number: int) -> None:
+        self.connection = connection
+        self.number = number
+        self.broker = connection.broker
+        self.vhost = connection.vhost
+        self.unacked: Unacked[Consumer] = Unacked()
+        self.lapsed = OffsetSet()
+        """Tags whose deadline passed and that were taken back: settling them late is no error."""
+        self.consumers: dict[str, Consumer] = {}
+        self.getters: dict[Queue, Consumer] = {}
+        self.next_tag = 1
+        self.prefetch = 0
+        """Shared by its consumers; 0 for no limit."""
+        self.consumer_prefetch = 0
+        """Of each consumer started from now on."""
+        self.outstanding = 0
+        """Unsettled deliveries to its consumers."""
+        self.last_queue = ""
+        """The queue declared last, for which an empty name stands."""
+        self.confirms: Confirms | None = None
+        self.unsealed = 0
+        """Publishes of this turn that are not yet in the store."""
+        self.unsealed_persistent = False
+        self.transaction: Buffer | None = None
+        self.reply_consumer: Consumer | None = None
+        """Its consumer of `amq.rabbitmq.reply-to`."""
+        self.nack_reasons: dict[str, int] = {}
+        self.closed = False
+        self._replies: deque[tuple[int, int, bytes]] = deque()
+        """(definition, ticket, frame): replies that wait until both are durable, and those behind them."""
+
+    def label(self, tag: str) -> bytes:
+        """Who a message was delivered to, for the journal."""
+        return f"{self.connection.name} ({self.number}) {tag}".encode("utf-8", "surrogateescape")[:255]
+
+    @property
+    def can_deliver(self) -> bool:
+        return not self.closed and self.connection.writable
+
+    # replies
+
+    def reply(self, method: Method, *, defined: int = 0, ticket: int = 0) -> None:
+        """Sends a method, after those before it, once what it promises is durable."""
+        self.reply_bytes(methods.frame(self.number, method), defined=defined, ticket=ticket)
+
+    def reply_bytes(self, data: bytes, *, defined: int = 0, ticket: int = 0) -> None:
+        """The same, for frames that are made already."""
+        if self._replies or defined > self.broker.defined or ticket > self.broker.store.safe_ticket:
+            self._replies.append((defined, ticket, data))
+            self.broker.await_durable(self)
+        else:
+            self.connection.send(data)
+
+    def release(self) -> None:
+        """Sends the replies and confirms that have become safe."""
+        safe, defined = self.broker.store.safe_ticket, self.broker.defined
+        while self._replies and self._replies[0][0] <= defined and self._replies[0][1] <= safe:
+            self.connection.send(self._replies.popleft()[2])
+        if self.confirms is not None and not self.closed:
+            for data in self.confirms.release(safe if self.broker.all_defined else 0):
+                self.connection.send(data)
+
+    @property
+    def awaits_durability(self) -> bool:
+        return bool(self._replies) or (self.confirms is not None and len(self.confirms) > 0)
+
+    # deliveries
+
+    def deliver(self, consumer: Consumer, records: Sequence[Record]) -> None:
+        """Sends messages to one of its consumers."""
+        queue = consumer.queue
+        first_tag = self.next_tag
+        count = len(records)
+        self.next_tag += count
+        offsets, _, exchanges, keys, headers, bodies, _, _ = zip(*records, strict=True)
+        redelivered = queue.redelivered(records)
+        if queue.progress.counts:
+            headers = tuple(counted_header(queue, record) for record in records)
+        self.connection.send_all(
+            deliver_frames(
+                self.number,
+                consumer.tag_bytes,
+                first_tag,
+                exchanges=exchanges,
+                keys=keys,
+                headers=headers,
+                bodies=bodies,
+                redelivered=redelivered,
+                frame_max=self.connection.frame_max,
+            )
+        )
+        dense = not queue.arguments.max_priority and offsets[-1] - offsets[0] == count - 1
+        ranges = [(offsets[0], offsets[-1] + 1)] if dense else ranges_of(offsets)
+        if consumer.no_ack:
+            queue.cursor.settle(ranges, Outcome.ACKED, who=consumer.label)
+            return
+        self.unacked.add(first_tag, ranges, consumer, now_us=self.broker.turn_us)
+        consumer.outstanding += count
+        self.outstanding += count
+        deadlines.watch(consumer)
+
+    def hold(self, consumer: Consumer, offset: int) -> int:
+        """A message was handed to a `basic.get` that will be acked; returns its tag."""
+        tag = self.next_tag
+        self.next_tag += 1
+        if not consumer.no_ack:
+            self.unacked.add(tag, [(offset, offset + 1)], consumer, now_us=self.broker.turn_us)
+            consumer.outstanding += 1
+            deadlines.watch(consumer)
+        return tag
+
+    def getter(self, queue: Queue, *, no_ack: bool) -> Consumer:
+        """What stands for the channel's gets from a queue."""
+        if no_ack:
+            return Consumer(self, queue, "", no_ack=True)
+        found = self.getters.get(queue)
+        if found is None:
+            timeout_us = deadlines.timeout_us(self.broker, queue, None)
+            found = self.getters[queue] = Consumer(self, queue, "", timeout_us=timeout_us)
+        return found
+
+    def freed(self, consumer: Consumer, count: int) -> None:
+        """So many deliveries are no longer outstanding: there is credit for more."""
+        consumer.outstanding -= count
+        if not consumer.is_getter:
+            self.outstanding -= count
+        if self.prefetch:
+            for each in self.consumers.values():
+                each.queue.wake()
+        elif consumer.queue.ready:
+            consumer.queue.wake()
+
+    # consumers
+
+    def cancel(self, consumer: Consumer) -> None:
+        """The client cancels: what is in flight stays in flight."""
+        self.consumers.pop(consumer.tag, None)
+        if consumer is self.reply_consumer:
+            self.reply_consumer = None
+            self.broker.reply_channels.pop(self, None)
+        else:
+            consumer.queue.remove_consumer(consumer)
+
+    def consumer_lost(self, consumer: Consumer) -> bool:
+        """The broker cancels; False if the client can't be told."""
+        self.consumers.pop(consumer.tag, None)
+        if self.closed or not self.connection.understands("consumer_cancel_notify"):
+            return False
+        self.reply(commands.Basic.Cancel(consumer.tag, True))
+        return True
+
+    def note_nack(self, reason: str, count: int) -> None:
+        """Why publishes were refused, for those who ask."""
+        self.nack_reasons[reason] = self.nack_reasons.get(reason, 0) + count
+        self.broker.note_nack(self, reason, count)
+
+    # the end
+
+    def close(self) -> None:
+        """Everything it held goes back; nothing more is sent on it."""
+        if self.closed:
+            return
+        self.closed = True
+        self.broker.forget_channel(self)
+        for consumer in list(self.consumers.values()):
+            self.cancel(consumer)
+        if self.transaction is not None:
+            self.transaction.rollback(self)
+        held: dict[Queue, list[Range]] = {}
+        for run in self.unacked.take_all():
+            held.setdefault(run.holder.queue, []).append(run.offsets)
+        for queue, ranges in held.items():
+            queue.requeue(sorted(ranges))
+        self._replies.clear()
+
+
+def counted_header(queue: Queue, record: Record) -> bytes:
+    """The content header with the number of returns, from the second delivery on."""
+    count = queue.cursor.delivery_count(record.offset)
+    return with_headers(record.header, {DELIVERY_COUNT: count}) if count else record.header

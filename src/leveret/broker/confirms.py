@@ -1,0 +1,89 @@
+"""Publisher confirms of one channel: what is owed, and as which frames it is paid.
+
+Owns the sequence numbers. A publish is owed an ack under the ticket of the sync that makes it safe (0 when
+there is nothing to wait for), or a nack; both go out in the order of the publishes, so that all acks between
+two nacks are one frame with `multiple`. When to look is left to the broker: after every turn, every sync.
+The rule: every publish is acked or nacked exactly once, and no ack goes out before its ticket is safe.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from struct import Struct
+
+from leveret.amqp.frames import END, FRAME, METHOD
+
+_CONFIRM = Struct(">HHQB")
+_ACK, _NACK = 80, 120
+
+
+@dataclass(slots=True)
+class _Owed:
+    """The publishes up to `last`, from the one after the entry before."""
+
+    last: int
+    ticket: int
+    nack: bool
+
+
+class Confirms:
+    """`confirms.expect(3, ticket)`; later `frames = confirms.release(safe_ticket)`."""
+
+    __slots__ = ("_channel", "_owed", "_paid", "last")
+
+    def __init__(self, channel: int) -> None:
+        self._channel = channel
+        self._owed: deque[_Owed] = deque()
+        self._paid = 0
+        self.last = 0
+        """The number of the last publish."""
+
+    def __len__(self) -> int:
+        """How many publishes are neither acked nor nacked."""
+        return self.last - self._paid
+
+    @property
+    def waits_for(self) -> int:
+        """The ticket that the next confirm waits for."""
+        return self._owed[0].ticket if self._owed else 0
+
+    def expect(self, count: int, ticket: int) -> None:
+        """So many publishes are acked once the ticket is safe."""
+        self._owe(count, ticket, nack=False)
+
+    def refuse(self, count: int) -> None:
+        """So many publishes are nacked."""
+        self._owe(count, 0, nack=True)
+
+    def fail(self) -> int:
+        """Nacks everything that still waits for its ticket; returns how many publishes that are."""
+        waiting = len(self)
+        self._owed.clear()
+        if waiting:
+            self._owed.append(_Owed(self.last, 0, nack=True))
+        return waiting
+
+    def release(self, safe_ticket: int) -> list[bytes]:
+        """The frames that can go out now, in the order of the publishes."""
+        frames: list[bytes] = []
+        owed = self._owed
+        while owed and owed[0].ticket <= safe_ticket:
+            entry = owed.popleft()
+            while owed and owed[0].nack == entry.nack and owed[0].ticket <= safe_ticket:
+                entry = owed.popleft()
+            frames.append(self._frame(entry))
+            self._paid = entry.last
+        return frames
+
+    def _frame(self, entry: _Owed) -> bytes:
+        multiple = entry.last - self._paid > 1
+        payload = _CONFIRM.pack(60, _NACK if entry.nack else _ACK, entry.last, multiple)
+        return FRAME.pack(METHOD, self._channel, len(payload)) + payload + END
+
+    def _owe(self, count: int, ticket: int, *, nack: bool) -> None:
+        self.last += count
+        if self._owed and self._owed[-1].ticket == ticket and self._owed[-1].nack == nack:
+            self._owed[-1].last = self.last
+        else:
+            self._owed.append(_Owed(self.last, ticket, nack))

@@ -1,0 +1,451 @@
+"""A connection: the handshake, its channels, and how errors end one or the other.
+
+Owns the states of AMQP 0-9-1, section 2.2.4 (start, secure, tune, open, close) and who a client is. Events
+of the scanner come in with `receive`, bytes to be written are collected in `out` until the shell takes them.
+What is asked for on a channel is left to `methods/`, `publishing` and `settling`. The rule: an `AmqpError` is
+caught here and nowhere else; it closes the channel it happened on, or the connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import Enum, auto
+from typing import TYPE_CHECKING, cast
+
+from pamqp import commands
+
+from leveret import __version__
+from leveret.amqp import methods
+from leveret.amqp.errors import (
+    AccessRefused,
+    AmqpError,
+    ChannelError,
+    ChannelException,
+    CommandInvalid,
+    ConnectionForced,
+    InternalError,
+    LoginRefused,
+    NotAllowed,
+    PreconditionFailed,
+    UnexpectedFrame,
+)
+from leveret.amqp.events import Contents, Event, MethodFrame, Oversized, ProtocolHeader, Settlement, Violation
+from leveret.amqp.frames import FRAME_MIN_BYTES, METHOD, PROTOCOL_HEADER, frame
+from leveret.amqp.methods import Method, make
+from leveret.amqp.scanner import Scanner
+from leveret.amqp.tables import Value
+from leveret.broker import publishing, settling
+from leveret.broker.accounts import GUEST, User
+from leveret.broker.channel import Channel
+from leveret.broker.login import BadResponse, read_response
+from leveret.broker.methods import HANDLERS
+from leveret.storage.errors import StorageError
+
+if TYPE_CHECKING:
+    from leveret.broker.broker import Broker
+    from leveret.broker.publishing import Route
+    from leveret.broker.vhost import VirtualHost
+
+RABBITMQ_VERSION = "3.10.8"
+"""The release that decides where our contract is silent; clients gate features on it."""
+_CAPABILITIES = (
+    "publisher_confirms",
+    "exchange_exchange_bindings",
+    "basic.nack",
+    "consumer_cancel_notify",
+    "connection.blocked",
+    "consumer_priorities",
+    "authentication_failure_close",
+    "per_consumer_qos",
+    "direct_reply_to",
+)
+_ACCESS_REQUEST = b"\x00\x1e\x00\x0a"
+_ACCESS_GRANTED = b"\x00\x1e\x00\x0b\x00\x01"
+
+
+class State(Enum):
+    GREETING = auto()
+    STARTING = auto()
+    TUNING = auto()
+    OPENING = auto()
+    RUNNING = auto()
+    CLOSING = auto()
+    """We have sent connection.close and wait for the answer."""
+    CLOSED = auto()
+    """Nothing more is read or sent: the shell closes the socket when `out` is written."""
+
+
+class _HungUp(Exception):
+    """The peer does something that is answered by closing the socket without a word, as RabbitMQ does."""
+
+
+class Connection:
+    """`connection.receive(events)`; what is to be written is in `connection.out`."""
+
+    def __init__(self, broker: Broker, *, peer: str, loopback: bool) -> None:
+        self.broker = broker
+        self.name = peer
+        self.loopback = loopback
+        self.scanner = Scanner(message_max_bytes=broker.limits.message_max_bytes)
+        self.state = State.GREETING
+        self.out: list[bytes] = []
+        self.writable = True
+        """False while the peer does not read what was written: nothing is delivered to it."""
+        self.frame_max = FRAME_MIN_BYTES
+        self.channel_max = broker.limits.channel_max
+        self.heartbeat_s = 0
+        self.properties: Mapping[str, Value] = {}
+        """What the client says of itself."""
+        self.channels: dict[int, Channel] = {}
+        self.closing: set[int] = set()
+        """Channels that we have closed and whose close-ok has not come."""
+        self.publishes = False
+        """Whether it has published: such connections are held back when the broker is short of something."""
+        self.routes: dict[bytes, Route] = {}
+        self.seen_headers: dict[bytes, int] = {}
+        self._user: User | None = None
+        self._vhost: VirtualHost | None = None
+        self.closed_for: AmqpError | None = None
+
+    # what it is
+
+    @property
+    def user(self) -> User:
+        assert self._user is not None
+        return self._user
+
+    @property
+    def vhost(self) -> VirtualHost:
+        assert self._vhost is not None
+        return self._vhost
+
+    def understands(self, capability: str) -> bool:
+        capabilities = self.properties.get("capabilities")
+        return isinstance(capabilities, dict) and capabilities.get(capability) is True
+
+    def check_access(self, what: str, kind: str, name: str) -> None:
+        if not self.user.may(what, self.vhost.name, name or "amq.default"):
+            raise AccessRefused(
+                f"access to {kind} '{name}' in vhost '{self.vhost.name}' refused for user '{self.user.name}'"
+            )
+
+    # out
+
+    def send(self, data: bytes) -> None:
+        self.out.append(data)
+        self.broker.flushed[self] = None
+
+    def send_all(self, pieces: Iterable[bytes]) -> None:
+        self.out += pieces
+        self.broker.flushed[self] = None
+
+    def _send(self, channel: int, method: Method) -> None:
+        self.send(methods.frame(channel, method))
+
+    # in
+
+    def receive(self, events: Iterable[Event]) -> None:
+        """Does what the events say, in their order."""
+        for event in events:
+            if self.state is State.CLOSED:
+                return
+            channel = getattr(event, "channel", 0)
+            try:
+                self._handle(event)
+            except _HungUp:
+                self.lost()
+            except AmqpError as error:
+                self._fail(channel, error, event)
+            except StorageError as error:
+                self._fail(channel, InternalError(error.message), event)
+
+    def _handle(self, event: Event) -> None:
+        match event:
+            case Contents():
+                channel = self._open_channel(event.channel, event.method)
+                if channel is not None:
+                    if not self.publishes:
+                        self._first_publish()
+                    publishing.publish(channel, event.method, event.contents)
+            case Settlement():
+                channel = self._open_channel(event.channel, bytes((0, 60, 0, event.kind)))
+                if channel is not None:
+                    settling.settle(channel, event)
+            case MethodFrame(channel=0):
+                self._handle_own(event.payload)
+            case MethodFrame():
+                self._handle_method(event.channel, event.payload)
+            case ProtocolHeader():
+                self._greet(event.data)
+            case Oversized():
+                if self._open_channel(event.channel, event.method) is not None:
+                    limit = self.broker.limits.message_max_bytes
+                    raise PreconditionFailed(
+                        f"message size {event.size_bytes} is larger than configured max size {limit}"
+                    )
+            case Violation():
+                raise event.error if self.state is State.RUNNING else _HungUp
+
+    def _open_channel(self, number: int, method: bytes) -> Channel | None:
+        """The channel, or None when what comes for it is to be ignored."""
+        channel = self.channels.get(number)
+        if channel is None:
+            if self.state is State.CLOSING or number in self.closing:
+                return None
+            if self.state is not State.RUNNING:
+                raise _HungUp
+            raise ChannelError("expected 'channel.open'")
+        return channel
+
+    def _handle_method(self, number: int, payload: bytes) -> None:
+        if self.state is State.CLOSING:
+            return
+        if self.state is not State.RUNNING:
+            if self.state is State.OPENING:
+                octets = ",".join(map(str, payload))
+                raise UnexpectedFrame(f"type 1, all octets = <<{octets}>>")
+            raise _HungUp
+        if payload[:4] == _ACCESS_REQUEST:
+            if self._open_channel(number, payload) is not None:
+                self.send(frame(METHOD, number, _ACCESS_GRANTED))
+            return
+        method = methods.decode(payload)
+        if number in self.closing:
+            self._handle_while_closing(number, method)
+        elif isinstance(method, commands.Channel.Open) and number not in self.channels:
+            self._open(number)
+        elif isinstance(method, commands.Channel.Close) and number in self.channels:
+            self._end_channel(number)
+            self._send(number, commands.Channel.CloseOk())
+        else:
+            channel = self._open_channel(number, payload)
+            handler = HANDLERS.get(type(method))
+            if handler is None:
+                raise CommandInvalid("unimplemented method")
+            assert channel is not None
+            handler(channel, method)
+
+    def _handle_while_closing(self, number: int, method: Method) -> None:
+        """We have closed the channel: only the end of it counts."""
+        if isinstance(method, commands.Channel.CloseOk):
+            self.closing.discard(number)
+        elif isinstance(method, commands.Channel.Close):
+            self.closing.discard(number)
+            self._send(number, commands.Channel.CloseOk())
+        elif isinstance(method, commands.Channel.Open):
+            raise ChannelError("second 'channel.open' seen")
+
+    # channels
+
+    def _open(self, number: int) -> None:
+        if len(self.channels) >= self.channel_max:
+            count = len(self.channels)
+            raise NotAllowed(
+                f"number of channels opened ({count}) has reached the negotiated channel_max "
+                f"({self.channel_max})",
+                method=None,
+            )
+        self.channels[number] = Channel(self, number)
+        self._send(number, make(commands.Channel.OpenOk, channel_id=""))
+
+    def _end_channel(self, number: int) -> None:
+        """What it published takes effect, what it holds goes back, what it still was owed is void."""
+        self.broker.flush()
+        channel = self.channels.pop(number)
+        channel.release()
+        channel.close()
+        self.scanner.forget(number)
+
+    def fail_channel(self, channel: Channel, error: ChannelException) -> None:
+        """Closes a channel for a reason that no frame of the client gave."""
+        if self.channels.get(channel.number) is channel:
+            self._fail(channel.number, error, None)
+
+    def _first_publish(self) -> None:
+        self.publishes = True
+        self.tell_blocked()
+
+    # errors
+
+    def _fail(self, number: int, error: AmqpError, event: Event | None) -> None:
+        class_id, method_id = error.method or (0, 0)
+        if event is not None and error.method == (0, 0):
+            class_id, method_id = _method_ids(event)
+        if isinstance(error, ChannelException) and number in self.channels and self.state is State.RUNNING:
+            self._end_channel(number)
+            self.closing.add(number)
+            self._send(number, _close(commands.Channel.Close, error, class_id, method_id))
+        elif self.state is not State.CLOSING:
+            self.close(error, class_id=class_id, method_id=method_id)
+
+    def close(self, error: AmqpError, *, class_id: int = 0, method_id: int = 0) -> None:
+        """Ends the connection from our side; the peer answers with close-ok."""
+        if self.state in (State.CLOSING, State.CLOSED):
+            return
+        self.closed_for = error
+        self._end_channels()
+        self._send(0, _close(commands.Connection.Close, error, class_id, method_id))
+        self.state = State.CLOSING
+
+    def force_close(self, reason: str) -> None:
+        """The broker stops, or an operator wants it."""
+        if self.state is State.RUNNING:
+            self.close(ConnectionForced(reason))
+        else:
+            self.lost()
+
+    def lost(self) -> None:
+        """The socket is gone, or to be closed: everything it held goes back."""
+        if self.state is not State.CLOSED:
+            self._end_channels()
+            self.state = State.CLOSED
+            self.broker.flushed[self] = None
+        self.broker.connections.pop(self, None)
+
+    def _end_channels(self) -> None:
+        for number in list(self.channels):
+            self._end_channel(number)
+        if self._vhost is not None:
+            for queue in [queue for queue in self._vhost.queues.values() if queue.owner is self]:
+                self._vhost.delete_queue(queue)
+
+    # the connection's own methods
+
+    def _handle_own(self, payload: bytes) -> None:
+        try:
+            method = methods.decode(payload)
+        except AmqpError:
+            if self.state in (State.RUNNING, State.CLOSING):
+                raise
+            raise _HungUp from None
+        if isinstance(method, commands.Connection.Close) and self.state in (
+            State.OPENING,
+            State.RUNNING,
+            State.CLOSING,
+        ):
+            self._end_channels()
+            self._send(0, commands.Connection.CloseOk())
+            self.state = State.CLOSED
+            self.broker.connections.pop(self, None)
+        elif self.state is State.CLOSING:
+            if isinstance(method, commands.Connection.CloseOk):
+                self.state = State.CLOSED
+                self.broker.flushed[self] = None
+        elif self.state is State.STARTING and isinstance(method, commands.Connection.StartOk):
+            self._log_in(method)
+        elif self.state is State.TUNING and isinstance(method, commands.Connection.TuneOk):
+            self._tune(method)
+        elif self.state is State.OPENING and isinstance(method, commands.Connection.Open):
+            self._enter(method)
+        elif self.state is State.RUNNING and isinstance(method, commands.Connection.UpdateSecret):
+            self._send(0, commands.Connection.UpdateSecretOk())
+        elif self.state is State.RUNNING:
+            raise ChannelError("unexpected method in connection state running")
+        else:
+            raise _HungUp
+
+    def _greet(self, data: bytes) -> None:
+        if data != PROTOCOL_HEADER:
+            self.send(PROTOCOL_HEADER)
+            self.lost()
+            return
+        self.state = State.STARTING
+        properties: dict[str, Value] = {
+            "capabilities": dict.fromkeys(_CAPABILITIES, True),
+            "cluster_name": self.broker.name,
+            "copyright": "Apache License 2.0",
+            "information": "Every message is accounted for.",
+            "platform": "Python",
+            "product": "Leveret",
+            "version": RABBITMQ_VERSION,
+            "leveret_version": __version__,
+        }
+        self._send(
+            0,
+            make(
+                commands.Connection.Start,
+                version_major=0,
+                version_minor=9,
+                server_properties=properties,
+                mechanisms="PLAIN AMQPLAIN",
+                locales="en_US",
+            ),
+        )
+
+    def _log_in(self, method: commands.Connection.StartOk) -> None:
+        self.properties = cast(dict[str, Value], method.client_properties)
+        name = self.properties.get("connection_name")
+        if isinstance(name, str):
+            self.name = f"{self.name} {name}"
+        try:
+            user_name, password = read_response(method.mechanism, cast(bytes, method.response))
+        except BadResponse:
+            raise _HungUp from None
+        user = self.broker.accounts.login(user_name, password)
+        if user is not None and user.name == GUEST and not self.loopback:
+            user = None
+        if user is None:
+            if not self.understands("authentication_failure_close"):
+                raise _HungUp
+            raise LoginRefused(
+                f"Login was refused using authentication mechanism {method.mechanism}. For details see the "
+                "broker logfile.",
+                method=None,
+            )
+        self._user = user
+        limits = self.broker.limits
+        self._send(0, commands.Connection.Tune(limits.channel_max, limits.frame_max, limits.heartbeat_s))
+        self.state = State.TUNING
+
+    def _tune(self, method: commands.Connection.TuneOk) -> None:
+        limits = self.broker.limits
+        channel_max, frame_max = method.channel_max, method.frame_max
+        if not 0 < channel_max <= limits.channel_max or not FRAME_MIN_BYTES <= frame_max <= limits.frame_max:
+            raise _HungUp
+        self.channel_max = channel_max
+        self.frame_max = self.scanner.frame_max = frame_max
+        self.heartbeat_s = method.heartbeat
+        self.state = State.OPENING
+
+    def _enter(self, method: commands.Connection.Open) -> None:
+        vhost = self.broker.vhosts.get(method.virtual_host)
+        if vhost is None:
+            raise NotAllowed(f"vhost {method.virtual_host} not found")
+        if vhost.name not in self.user.permissions:
+            raise NotAllowed(f"access to vhost '{vhost.name}' refused for user '{self.user.name}'")
+        self._vhost = vhost
+        self.state = State.RUNNING
+        self._send(0, commands.Connection.OpenOk())
+
+    # alarms
+
+    def tell_blocked(self) -> None:
+        if self.broker.blocked and self.publishes and self.understands("connection.blocked"):
+            self._send(0, make(commands.Connection.Blocked, reason=self.broker.blocked))
+
+    def tell_unblocked(self) -> None:
+        if self.publishes and self.understands("connection.blocked"):
+            self._send(0, commands.Connection.Unblocked())
+
+
+def _method_ids(event: Event) -> tuple[int, int]:
+    """Of the method that an event is about."""
+    match event:
+        case MethodFrame():
+            return int.from_bytes(event.payload[:2], "big"), int.from_bytes(event.payload[2:4], "big")
+        case Contents() | Oversized():
+            return 60, 40
+        case Settlement():
+            return 60, event.kind
+    return 0, 0
+
+
+def _close(
+    kind: type[commands.Channel.Close] | type[commands.Connection.Close],
+    error: AmqpError,
+    class_id: int,
+    method_id: int,
+) -> Method:
+    return make(
+        kind, reply_code=error.code, reply_text=error.reply_text, class_id=class_id, method_id=method_id
+    )

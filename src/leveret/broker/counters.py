@@ -1,0 +1,23 @@
+"""What happened since the start, in numbers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from leveret.broker.deaths import Reason
+    from leveret.broker.queue import Queue
+
+
+@dataclass(slots=True)
+class Counters:
+    published: int = 0
+    nacked: Counter[str] = field(default_factory=Counter)
+    """Publishes, by the reason."""
+    dead: Counter[str] = field(default_factory=Counter)
+    """Messages, by the reason."""
+
+    def died(self, queue: Queue, reason: Reason, count: int) -> None:
+        self.dead[reason.value] += count

@@ -1,0 +1,104 @@
+"""What becomes of a message that dies: a copy to the dead-letter exchange, or nothing.
+
+The copies and the settlement of the original are one transaction, one frame of the write-ahead log: at every
+moment the message is in its queue or in those it was sent on to, never in neither. How the headers tell the
+story is left to `deaths`. If nothing can be appended (a full disk) the message stays where it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from leveret.amqp.properties import headers_of
+from leveret.broker import deaths
+from leveret.broker.deaths import Reason
+from leveret.broker.work import Work
+from leveret.storage.journal import Outcome
+from leveret.storage.offsets import Range
+from leveret.storage.records import Message, Record
+
+if TYPE_CHECKING:
+    from leveret.broker.queue import Queue
+
+_AT_ONCE = 1024
+_EXPIRES = 0x02
+_WITHOUT_COPY = {
+    Reason.REJECTED: Outcome.REJECTED,
+    Reason.EXPIRED: Outcome.EXPIRED,
+    Reason.MAXLEN: Outcome.DROPPED,
+    Reason.DELIVERY_LIMIT: Outcome.DROPPED,
+}
+
+
+def bury(
+    queue: Queue, ranges: Sequence[Range], reason: Reason, *, in_flight: bool, work: Work | None = None
+) -> None:
+    """Settles messages that died, with a copy where the queue has a dead-letter exchange."""
+    for start, stop in ranges:
+        for first in range(start, stop, _AT_ONCE):
+            part = work or Work(queue.broker)
+            _bury(part, queue, (first, min(stop, first + _AT_ONCE)), reason, in_flight=in_flight)
+            if work is None:
+                part.commit()
+
+
+def _bury(work: Work, queue: Queue, range_: Range, reason: Reason, *, in_flight: bool) -> None:
+    copied = False
+    if queue.arguments.dead_letter_exchange is not None:
+        for record in queue.log.read([range_]):
+            for target, copy in _route(queue, record, reason):
+                work.append(target, [copy])
+                copied = True
+    outcome = Outcome.DEAD_LETTERED if copied else _WITHOUT_COPY[reason]
+    if in_flight:
+        work.settle(queue, [range_], outcome)
+    else:
+        work.drop(queue, [range_], outcome)
+    queue.broker.counters.died(queue, reason, range_[1] - range_[0])
+
+
+def bury_new(queue: Queue, messages: Sequence[Message], reason: Reason) -> None:
+    """Dead letters of messages that the queue did not even take in (`reject-publish-dlx`)."""
+    now_us = queue.broker.now_us()
+    for message in messages:
+        record = Record(0, now_us, *message)
+        for target, copy in _route(queue, record, reason):
+            target.append([copy])
+
+
+def _route(queue: Queue, record: Record, reason: Reason) -> list[tuple[Queue, Message]]:
+    """Where the dead letter goes, and as what; nowhere if there is no exchange or it would go in a circle."""
+    assert queue.arguments.dead_letter_exchange is not None
+    exchange = queue.vhost.exchanges.get(queue.arguments.dead_letter_exchange)
+    if exchange is None:
+        return []
+    own_key = _text(record.routing_key)
+    new_key = queue.arguments.dead_letter_routing_key
+    keys = [own_key, *deaths.carbon_copies(headers_of(record.header))] if new_key is None else [new_key]
+    header = deaths.bury(
+        record.header,
+        queue=queue.name,
+        reason=reason,
+        time_s=queue.broker.now_us() // 1_000_000,
+        exchange=_text(record.exchange),
+        routing_keys=[own_key],
+        keep_cc=new_key is None,
+    )
+    targets = queue.vhost.route_message(exchange, keys, header)
+    found = []
+    for target in targets:
+        if deaths.is_cycle(header, queue=target.name, reason=reason):
+            continue
+        flags = record.flags & ~_EXPIRES
+        message = Message(_bytes(exchange.name), _bytes(keys[0]), header, record.body, flags, record.priority)
+        found.append((target, message))
+    return found
+
+
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "surrogateescape")
+
+
+def _bytes(name: str) -> bytes:
+    return name.encode("utf-8", "surrogateescape")

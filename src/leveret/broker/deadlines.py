@@ -1,0 +1,103 @@
+"""Delivery deadlines: a consumer has so long to settle what it was sent, and then something chosen happens.
+
+Exact per delivery, without a scan: each consumer has at most one timer, for its oldest delivery, and looks at
+the next one when it fires. The time allowed is looked up then, so that a change of it holds for deliveries
+already in flight. What happens is the queue's `x-consumer-timeout-action`:
+
+    cancel        basic.cancel to that consumer, and all it holds goes back; 406 if it can't be told
+    retry         the late delivery goes back with a delay; settling it afterwards is no error
+    dead-letter   the late delivery dies (reason rejected)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from leveret.amqp.errors import PreconditionFailed
+from leveret.broker import deadletters
+from leveret.broker.deaths import Reason
+from leveret.broker.unacked import Run
+from leveret.broker.work import Work
+
+if TYPE_CHECKING:
+    from leveret.broker.broker import Broker
+    from leveret.broker.consumer import Consumer
+    from leveret.broker.queue import Queue
+
+
+def timeout_us(broker: Broker, queue: Queue, own_ms: int | None) -> int:
+    """How long a delivery may take: as the consumer says, else the queue, else the broker."""
+    for each_ms in (own_ms, queue.arguments.consumer_timeout_ms):
+        if each_ms is not None:
+            return 1000 * each_ms
+    return 1000 * broker.limits.consumer_timeout_ms
+
+
+def watch(consumer: Consumer) -> None:
+    """Deliveries were made: sets the timer, if there is none yet."""
+    if consumer.timeout_us and not consumer.watched:
+        consumer.watched = True
+        due_us = consumer.channel.broker.turn_us + consumer.timeout_us
+        consumer.channel.broker.timers.set((consumer, "deadline"), due_us, lambda: _look(consumer))
+
+
+def _look(consumer: Consumer) -> None:
+    """The oldest delivery may be late: acts on all that are, and sets the timer for the next."""
+    channel, broker = consumer.channel, consumer.channel.broker
+    consumer.watched = False
+    if channel.closed:
+        return
+    now_us = broker.now_us()
+    while (oldest := channel.unacked.oldest(consumer)) is not None:
+        due_us = oldest.since_us + consumer.timeout_us
+        if due_us > now_us:
+            consumer.watched = True
+            broker.timers.set((consumer, "deadline"), due_us, lambda: _look(consumer))
+            return
+        if not _act(consumer, oldest):
+            return
+
+
+def _act(consumer: Consumer, late: Run[Consumer]) -> bool:
+    """Does what the queue says; False when the consumer is gone with it."""
+    channel, queue = consumer.channel, consumer.queue
+    action = queue.arguments.consumer_timeout_action
+    if action == "cancel":
+        _cancel(consumer)
+        return False
+    start, stop = late.start, late.stop
+    offsets = [late.offsets]
+    channel.unacked.take(start, stop - 1)
+    channel.lapsed.add(start, stop)
+    channel.freed(consumer, stop - start)
+    if not queue.deleted:
+        work = Work(channel.broker)
+        if action == "retry":
+            queue.retry(offsets, work=work)
+        else:
+            deadletters.bury(queue, offsets, Reason.REJECTED, in_flight=True, work=work)
+        work.commit()
+    return True
+
+
+def _cancel(consumer: Consumer) -> None:
+    channel, queue = consumer.channel, consumer.queue
+    told = not consumer.is_getter and channel.consumer_lost(consumer)
+    if not told:
+        channel.connection.fail_channel(
+            channel,
+            PreconditionFailed(
+                f"delivery acknowledgement on channel {channel.number} timed out. Timeout value used: "
+                f"{consumer.timeout_us // 1000} ms. This timeout value can be configured, see consumers doc "
+                "guide to learn more"
+            ),
+        )
+        return
+    queue.remove_consumer(consumer)
+    ranges = []
+    for run in [run for run in channel.unacked if run.holder is consumer]:
+        channel.lapsed.add(run.start, run.stop)
+    for run in channel.unacked.take_holder(consumer):
+        ranges.append(run.offsets)
+        channel.freed(consumer, len(run))
+    queue.requeue(sorted(ranges))

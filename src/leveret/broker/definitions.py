@@ -1,0 +1,94 @@
+"""Definitions: what the broker keeps besides messages, as plain rows.
+
+The broker holds the living objects; these are their durable shadows. A change is handed to whoever writes
+them down (`leveret.server` has a database for it) with a number, and the reply to the client waits until that
+number is committed. Nothing here does IO.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from leveret.amqp.tables import Value
+
+
+@dataclass(frozen=True, slots=True)
+class VhostRow:
+    name: str
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return (self.name,)
+
+
+@dataclass(frozen=True, slots=True)
+class UserRow:
+    name: str
+    password_hash: str
+    tags: str = ""
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return (self.name,)
+
+
+@dataclass(frozen=True, slots=True)
+class PermissionRow:
+    vhost: str
+    user: str
+    configure: str
+    write: str
+    read: str
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return (self.vhost, self.user)
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeRow:
+    vhost: str
+    name: str
+    type: str
+    auto_delete: bool = False
+    internal: bool = False
+    arguments: Mapping[str, Value] = field(default_factory=dict)
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return (self.vhost, self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRow:
+    vhost: str
+    name: str
+    log: int
+    auto_delete: bool = False
+    arguments: Mapping[str, Value] = field(default_factory=dict)
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return (self.vhost, self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class BindingRow:
+    vhost: str
+    source: str
+    to_queue: bool
+    destination: str
+    routing_key: str
+    arguments: Mapping[str, Value] = field(default_factory=dict)
+
+
+Row = VhostRow | UserRow | PermissionRow | ExchangeRow | QueueRow | BindingRow
+
+
+class Change(NamedTuple):
+    """A row to put (in place of the one with the same key), or to remove."""
+
+    row: Row
+    removed: bool = False

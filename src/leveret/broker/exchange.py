@@ -1,0 +1,37 @@
+"""An exchange: a name, some properties, and a routing table.
+
+How each type routes is in `exchanges/`; which exchanges there are, and how a message travels from one to the
+next, is the virtual host's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Union
+
+from leveret.amqp.tables import Value
+from leveret.broker.exchanges import Router
+
+if TYPE_CHECKING:
+    from leveret.broker.queue import Queue
+
+Bound = Union["Queue", "Exchange"]
+"""What can be bound to an exchange."""
+
+
+@dataclass(slots=True, eq=False)
+class Exchange:
+    name: str
+    type: str
+    router: Router[Bound]
+    durable: bool = False
+    auto_delete: bool = False
+    internal: bool = False
+    table: Mapping[str, Value] = field(default_factory=dict)
+    """The arguments as declared."""
+    alternate: str | None = None
+    had_bindings: bool = False
+    """An auto-delete exchange goes with its last binding, not before its first."""
+    defined: int = 0
+    """The number of the definition change that made it."""

@@ -1,0 +1,33 @@
+"""Direct exchanges: a message goes where its routing key is bound, character by character.
+
+Owns the map from key to destinations. The default exchange is not one of these: its bindings are the queues'
+names, and the virtual host looks them up there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from leveret.amqp.tables import Value
+from leveret.broker.exchanges.router import Binding, Destination, Router, Tally
+
+
+class DirectRouter(Router[Destination]):
+    """AMQP 0-9-1, section 3.1.3.1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._keys: dict[str, Tally[Destination]] = {}
+
+    def route(self, routing_key: str, headers: Mapping[str, Value]) -> Collection[Destination]:
+        found = self._keys.get(routing_key)
+        return tuple(found) if found else ()
+
+    def _index(self, binding: Binding[Destination]) -> None:
+        self._keys.setdefault(binding.routing_key, Tally()).add(binding.destination)
+
+    def _unindex(self, binding: Binding[Destination]) -> None:
+        bound = self._keys[binding.routing_key]
+        bound.discard(binding.destination)
+        if not bound:
+            del self._keys[binding.routing_key]

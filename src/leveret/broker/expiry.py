@@ -1,0 +1,103 @@
+"""Time to live: of messages, by the queue or by their own expiration, and of queues that nobody uses.
+
+A message expires at the head of its queue only, as in RabbitMQ: what stands behind a message that lives
+longer waits, and is looked at when it is its turn. The time counts from when it entered the queue, also
+across requeues and restarts. One timer per queue, for its head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from leveret.amqp import properties
+from leveret.broker import deadletters
+from leveret.broker.arguments import parse_expiration
+from leveret.broker.deaths import Reason
+from leveret.storage.offsets import Range
+from leveret.storage.records import Record
+
+if TYPE_CHECKING:
+    from leveret.broker.queue import Queue
+
+_EXPIRES = 0x02
+_LOOK_AHEAD = 256
+
+
+def due_us(queue: Queue, record: Record) -> int | None:
+    """When a message expires; None if never."""
+    ttl_ms = queue.arguments.message_ttl_ms
+    if record.flags & _EXPIRES:
+        own = properties.peek(record.header).expiration
+        own_ms = parse_expiration(own) if own is not None else None
+        if own_ms is not None and (ttl_ms is None or own_ms < ttl_ms):
+            ttl_ms = own_ms
+    return None if ttl_ms is None else record.time_us + 1000 * ttl_ms
+
+
+def drop_expired(queue: Queue, *, before_us: int) -> None:
+    """Buries what is expired at the head, and sets the timer for the next."""
+    look = 1
+    while True:
+        records = queue.log.read(_first(queue, look))
+        if not records:
+            queue.broker.timers.cancel((queue, "expiry"))
+            if not queue.progress.ready:
+                queue.may_expire = queue.arguments.message_ttl_ms is not None or bool(queue.unacked)
+            return
+        expired = []
+        for record in records:
+            due = due_us(queue, record)
+            if due is None or due >= before_us:
+                if due is not None:
+                    queue.broker.timers.set((queue, "expiry"), due, queue.wake)
+                break
+            expired.append(record.offset)
+        if expired:
+            deadletters.bury(queue, [(each, each + 1) for each in expired], Reason.EXPIRED, in_flight=False)
+        if len(expired) < len(records):
+            return
+        look = _LOOK_AHEAD
+
+
+def bury_expired(queue: Queue, records: list[Record], *, before_us: int) -> list[Record]:
+    """What of the records just taken is alive; the others are buried."""
+    dead: list[Range] = []
+    alive = []
+    for record in records:
+        due = due_us(queue, record)
+        if due is not None and due < before_us:
+            dead.append((record.offset, record.offset + 1))
+        else:
+            alive.append(record)
+    if dead:
+        deadletters.bury(queue, dead, Reason.EXPIRED, in_flight=True)
+    return alive
+
+
+def restart_disuse(queue: Queue) -> None:
+    """A queue with `x-expires` was used just now: its time begins again."""
+    expires_ms = queue.arguments.expires_ms
+    if expires_ms is None:
+        return
+    if queue.consumers:
+        queue.broker.timers.cancel((queue, "disuse"))
+    else:
+        due = queue.broker.now_us() + 1000 * expires_ms
+        queue.broker.timers.set((queue, "disuse"), due, lambda: _delete(queue))
+
+
+def _delete(queue: Queue) -> None:
+    queue.vhost.delete_queue(queue)
+
+
+def _first(queue: Queue, count: int) -> Sequence[Range]:
+    """The first ready offsets, in the order of delivery."""
+    found: list[Range] = []
+    for start, stop in islice(queue.progress.ready_ranges(), count):
+        found.append((start, min(stop, start + count)))
+        count -= stop - start
+        if count <= 0:
+            break
+    return found

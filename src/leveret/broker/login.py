@@ -1,0 +1,32 @@
+"""What a client answers to `connection.start`: a name and a password, in one of two forms."""
+
+from __future__ import annotations
+
+from leveret.amqp.errors import AmqpError
+from leveret.amqp.tables import decode_table_body
+
+
+class BadResponse(Exception):
+    """An unknown mechanism, or not what the mechanism asks for."""
+
+
+def read_response(mechanism: str, response: bytes) -> tuple[str, bytes]:
+    """Name and password.
+
+    >>> read_response("PLAIN", b"\\0guest\\0secret")
+    ('guest', b'secret')
+    """
+    if mechanism == "PLAIN":
+        parts = response.split(b"\0")
+        if len(parts) != 3:
+            raise BadResponse
+        return parts[1].decode("utf-8", "surrogateescape"), parts[2]
+    if mechanism == "AMQPLAIN":
+        try:
+            table = decode_table_body(response, 0, len(response))
+        except AmqpError:
+            raise BadResponse from None
+        name, password = table.get("LOGIN"), table.get("PASSWORD")
+        if isinstance(name, str) and isinstance(password, str):
+            return name, password.encode("utf-8", "surrogateescape")
+    raise BadResponse

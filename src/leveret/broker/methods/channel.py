@@ -1,0 +1,28 @@
+"""channel.*: of the methods that a client sends on an open channel only flow is left.
+
+Opening and closing are the connection's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pamqp import commands as spec
+
+from leveret.amqp.errors import ChannelError, NotImplemented_
+
+if TYPE_CHECKING:
+    from leveret.broker.channel import Channel
+
+
+def open_(channel: Channel, method: spec.Channel.Open) -> None:
+    raise ChannelError("second 'channel.open' seen")
+
+
+def flow(channel: Channel, method: spec.Channel.Flow) -> None:
+    if not method.active:
+        raise NotImplemented_("active=false")
+    channel.reply(spec.Channel.FlowOk(True))
+
+
+HANDLERS: dict[Any, Any] = {spec.Channel.Open: open_, spec.Channel.Flow: flow}

@@ -1,0 +1,30 @@
+"""Names and arguments that clients give: what is cut out of names, and which are not theirs to give."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from leveret.amqp.errors import AccessRefused
+from leveret.amqp.tables import Value
+
+_LINE_ENDS = str.maketrans("", "", "\r\n")
+
+
+def cleaned(name: str) -> str:
+    """Line ends are dropped from the names of queues and exchanges."""
+    return name.translate(_LINE_ENDS)
+
+
+def check_not_default(exchange: str) -> None:
+    if not exchange:
+        raise AccessRefused("operation not permitted on the default exchange")
+
+
+def check_not_reserved(kind: str, name: str) -> None:
+    if name.startswith("amq."):
+        raise AccessRefused(f"{kind} name '{name}' contains reserved prefix 'amq.*'")
+
+
+def table_of(method: Any) -> dict[str, Value]:
+    """A method's arguments; pamqp's type for them is not ours."""
+    return cast(dict[str, Value], method.arguments)

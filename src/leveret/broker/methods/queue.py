@@ -1,0 +1,172 @@
+"""queue.*: declaring, binding, purging and deleting queues."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pamqp import commands as spec
+
+from leveret.amqp.errors import NotFound, PreconditionFailed
+from leveret.amqp.methods import make
+from leveret.broker import arguments, expiry, replyto
+from leveret.broker.arguments import QueueArguments
+from leveret.broker.methods.names import check_not_default, check_not_reserved, cleaned, table_of
+from leveret.broker.queue import Queue
+
+if TYPE_CHECKING:
+    from leveret.broker.channel import Channel
+
+
+def declare(channel: Channel, method: spec.Queue.Declare) -> None:
+    name = cleaned(method.queue)
+    if method.passive and replyto.is_reply_key(name):
+        _declare_reply(channel, name, method)
+        return
+    if method.passive:
+        queue = channel.vhost.queue(name)
+        queue.check_access(channel.connection)
+    else:
+        queue = _declare(channel, name, method)
+    expiry.restart_disuse(queue)
+    channel.last_queue = queue.name
+    if not method.nowait:
+        channel.broker.flush()
+        reply = make(
+            spec.Queue.DeclareOk,
+            queue=queue.name,
+            message_count=queue.ready,
+            consumer_count=len(queue.consumers),
+        )
+        channel.reply(reply, defined=queue.defined)
+
+
+def _declare_reply(channel: Channel, name: str, method: spec.Queue.Declare) -> None:
+    """Whether somebody still waits for a direct reply."""
+    if not replyto.exists(channel.broker, name):
+        raise NotFound(f"no queue '{name}' in vhost '{channel.vhost.name}'")
+    if not method.nowait:
+        channel.reply(make(spec.Queue.DeclareOk, queue=name, message_count=0, consumer_count=1))
+
+
+def _declare(channel: Channel, name: str, method: spec.Queue.Declare) -> Queue:
+    vhost, connection = channel.vhost, channel.connection
+    generated = not name
+    if generated:
+        name = f"amq.gen-{channel.broker.token()}"
+    connection.check_access("configure", "queue", name)
+    current = vhost.queues.get(name)
+    if current is not None:
+        _check_equivalent(channel, current, method)
+        return current
+    if not generated:
+        check_not_reserved("queue", name)
+    wanted = QueueArguments.parse(table_of(method), queue=name, vhost=vhost.name)
+    if generated:
+        arguments.check_server_named(wanted)
+    if wanted.queue_type == "quorum":
+        arguments.check_quorum(
+            queue=name,
+            vhost=vhost.name,
+            durable=method.durable,
+            exclusive=method.exclusive,
+            auto_delete=method.auto_delete,
+        )
+    if wanted.dead_letter_exchange is not None:
+        connection.check_access("read", "queue", name)
+        connection.check_access("write", "exchange", wanted.dead_letter_exchange)
+    return vhost.add_queue(
+        name,
+        durable=method.durable,
+        auto_delete=method.auto_delete,
+        owner=connection if method.exclusive else None,
+        table=table_of(method),
+        arguments=wanted,
+    )
+
+
+def _check_equivalent(channel: Channel, current: Queue, method: spec.Queue.Declare) -> None:
+    where = {"kind": "queue", "name": current.name, "vhost": channel.vhost.name}
+    current.check_access(channel.connection)
+    arguments.check_same("durable", current.durable, method.durable, **where)
+    arguments.check_same("auto_delete", current.auto_delete, method.auto_delete, **where)
+    arguments.check_same("exclusive", current.owner is not None, method.exclusive, **where)
+    arguments.check_equivalent(current.table, table_of(method), **where)
+
+
+def bind(channel: Channel, method: spec.Queue.Bind) -> None:
+    name, key = _named(channel, method.queue), method.routing_key
+    if not method.queue and not key:
+        key = name
+    check_not_default(method.exchange)
+    channel.connection.check_access("write", "queue", name)
+    channel.connection.check_access("read", "exchange", method.exchange)
+    exchange = channel.vhost.exchange(method.exchange)
+    queue = channel.vhost.queue(name)
+    queue.check_access(channel.connection)
+    exchange.router.check_arguments(table_of(method))
+    defined = channel.vhost.bind(exchange, queue, key, table_of(method))
+    if not method.nowait:
+        channel.reply(spec.Queue.BindOk(), defined=defined)
+
+
+def unbind(channel: Channel, method: spec.Queue.Unbind) -> None:
+    name, key = _named(channel, method.queue), method.routing_key
+    if not method.queue and not key:
+        key = name
+    check_not_default(method.exchange)
+    channel.connection.check_access("write", "queue", name)
+    channel.connection.check_access("read", "exchange", method.exchange)
+    exchange = channel.vhost.exchanges.get(method.exchange)
+    queue = channel.vhost.queues.get(name)
+    defined = 0
+    if exchange is not None and queue is not None:
+        queue.check_access(channel.connection)
+        defined = channel.vhost.unbind(exchange, queue, key, table_of(method))
+    channel.reply(spec.Queue.UnbindOk(), defined=defined)
+
+
+def purge(channel: Channel, method: spec.Queue.Purge) -> None:
+    name = _named(channel, method.queue)
+    channel.connection.check_access("read", "queue", name)
+    queue = channel.vhost.queue(name)
+    queue.check_access(channel.connection)
+    channel.broker.flush()
+    count = queue.purge()
+    if not method.nowait:
+        channel.reply(spec.Queue.PurgeOk(count))
+
+
+def delete(channel: Channel, method: spec.Queue.Delete) -> None:
+    name = _named(channel, method.queue)
+    channel.connection.check_access("configure", "queue", name)
+    queue = channel.vhost.queues.get(name)
+    count = defined = 0
+    if queue is not None:
+        queue.check_access(channel.connection)
+        channel.broker.flush()
+        if method.if_unused and queue.consumers:
+            raise PreconditionFailed(f"{queue} in use")
+        count = queue.ready
+        if method.if_empty and count:
+            raise PreconditionFailed(f"{queue} not empty")
+        defined = channel.vhost.delete_queue(queue)
+    if not method.nowait:
+        channel.reply(spec.Queue.DeleteOk(count), defined=defined)
+
+
+def _named(channel: Channel, name: str) -> str:
+    """An empty name stands for the queue that the channel declared last."""
+    if name:
+        return cleaned(name)
+    if not channel.last_queue:
+        raise NotFound("no previously declared queue")
+    return channel.last_queue
+
+
+HANDLERS: dict[Any, Any] = {
+    spec.Queue.Declare: declare,
+    spec.Queue.Bind: bind,
+    spec.Queue.Unbind: unbind,
+    spec.Queue.Purge: purge,
+    spec.Queue.Delete: delete,
+}

@@ -1,0 +1,87 @@
+"""Length limits: `x-max-length`, `x-max-length-bytes`, and what `x-overflow` does when they are reached.
+
+Only ready messages count. With drop-head the oldest go (to the dead letters, reason maxlen) once deliveries
+have had their chance; with reject-publish new ones are refused, which the channel turns into a nack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from leveret.broker import deadletters
+from leveret.broker.deaths import Reason
+from leveret.storage.offsets import Range
+from leveret.storage.records import Message
+
+if TYPE_CHECKING:
+    from leveret.broker.queue import Queue
+
+_AT_ONCE = 1024
+
+
+def refuses(queue: Queue) -> bool:
+    """Whether the queue refuses publishes when it is full."""
+    return queue.limited and queue.arguments.overflow != "drop-head"
+
+
+def admit(queue: Queue, messages: Sequence[Message]) -> int:
+    """Appends as many as there is room for, while consumers make more; returns how many that were."""
+    done = 0
+    while done < len(messages):
+        if _is_full(queue):
+            queue.run()
+            if _is_full(queue):
+                break
+        count = len(messages) - done
+        if queue.arguments.max_length is not None:
+            count = min(count, queue.arguments.max_length - queue.ready)
+        if queue.arguments.max_length_bytes is not None:
+            count = 1
+        queue.append(messages[done : done + count])
+        done += count
+    return done
+
+
+def trim(queue: Queue) -> None:
+    """Drops from the head what is over the limit."""
+    if queue.arguments.overflow != "drop-head":
+        return
+    while over := _over(queue):
+        deadletters.bury(queue, over, Reason.MAXLEN, in_flight=False)
+
+
+def body_bytes(queue: Queue, ranges: Sequence[Range]) -> int:
+    return sum(len(record.body) for record in queue.log.read(ranges))
+
+
+def count_ready_bytes(queue: Queue) -> int:
+    """After a restart: reads what is ready, a piece at a time."""
+    total = 0
+    for start, stop in queue.progress.ready_ranges():
+        for piece in range(start, stop, _AT_ONCE):
+            total += body_bytes(queue, [(piece, min(stop, piece + _AT_ONCE))])
+    return total
+
+
+def _is_full(queue: Queue) -> bool:
+    limit, limit_bytes = queue.arguments.max_length, queue.arguments.max_length_bytes
+    if limit is not None and queue.ready >= limit:
+        return True
+    return limit_bytes is not None and queue.ready_bytes >= limit_bytes
+
+
+def _over(queue: Queue) -> list[Range]:
+    """What must go from the head, at most some at once."""
+    limit, limit_bytes = queue.arguments.max_length, queue.arguments.max_length_bytes
+    count = queue.ready - limit if limit is not None else 0
+    if count <= 0 and not (limit_bytes is not None and queue.ready_bytes > limit_bytes and queue.ready):
+        return []
+    count = min(max(count, 1), _AT_ONCE)
+    found: list[Range] = []
+    for start, stop in queue.progress.ready_ranges():
+        found.append((start, min(stop, start + count)))
+        count -= stop - start
+        if count <= 0:
+            break
+    return found

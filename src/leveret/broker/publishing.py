@@ -1,0 +1,261 @@
+"""Publishing: from a run of messages to the queues they go to.
+
+The hot path into the broker, worked through once per run of publishes with the same method frame. Where it
+leads is remembered under the bytes of that frame until the topology changes; what a content header says is
+remembered under its bytes; bodies are never looked at. Appends are collected by queue and made at the end of
+the turn (`Broker.flush`), in the order of arrival. About 1 us a message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from pamqp import commands
+
+from leveret.amqp import methods, properties
+from leveret.amqp.errors import AccessRefused, ChannelException, NotImplemented_, PreconditionFailed
+from leveret.amqp.frames import content_frames
+from leveret.amqp.tables import Value
+from leveret.broker import deadletters, overflow, replyto
+from leveret.broker.arguments import parse_expiration
+from leveret.broker.deaths import Reason
+from leveret.broker.exchange import Exchange
+from leveret.broker.queue import EXPIRES, Queue
+from leveret.storage.errors import WriteFailed
+from leveret.storage.records import PERSISTENT, Message
+
+if TYPE_CHECKING:
+    from leveret.broker.channel import Channel
+    from leveret.broker.connection import Connection
+
+NO_ROUTE: Final = 312
+SPECIAL: Final = -1
+"""A header that must be looked at for every message: it has copies, a user, or wants a direct reply."""
+_REMEMBERED_MAX: Final = 4096
+_REMEMBERED_BYTES_MAX: Final = 256
+
+
+class Route(NamedTuple):
+    """Where publishes with one method frame go."""
+
+    version: int
+    exchange: Exchange
+    exchange_bytes: bytes
+    key: str
+    key_bytes: bytes
+    mandatory: bool
+    queues: tuple[Queue, ...]
+    by_headers: bool
+    """Each message must be routed on its own."""
+    refusing: bool
+    """A queue may refuse messages."""
+
+
+def publish(channel: Channel, method: bytes, contents: list[tuple[bytes, bytes]]) -> None:
+    """Takes in messages that were published with one method frame."""
+    routes = channel.connection.routes
+    route = routes.get(method)
+    if route is None or route.version != channel.vhost.version:
+        route = _resolve(channel, method)
+        if len(routes) >= _REMEMBERED_MAX:
+            routes.clear()
+        routes[method] = route
+    seen = channel.connection.seen_headers
+    exchange, key = route.exchange_bytes, route.key_bytes
+    messages: list[Message] = []
+    if not route.by_headers:
+        for position, (header, body) in enumerate(contents):
+            meaning = seen.get(header)
+            if meaning is None:
+                try:
+                    meaning = _look_at(channel.connection, header)
+                except ChannelException:
+                    _accept(channel, route, messages)
+                    raise
+            if meaning == SPECIAL:
+                _accept(channel, route, messages)
+                _publish_singly(channel, route, contents[position:])
+                return
+            messages.append(Message(exchange, key, header, body, meaning & 0xFF, meaning >> 8))
+        _accept(channel, route, messages)
+    else:
+        _publish_singly(channel, route, contents)
+
+
+def _resolve(channel: Channel, method: bytes) -> Route:
+    """Reads the method, checks it, and finds its queues."""
+    publish = methods.decode(method)
+    assert isinstance(publish, commands.Basic.Publish)
+    vhost = channel.vhost
+    channel.connection.check_access("write", "exchange", publish.exchange)
+    if publish.immediate:
+        raise NotImplemented_("immediate=true")
+    exchange = vhost.exchange(publish.exchange)
+    if exchange.internal:
+        raise AccessRefused(f"cannot publish to internal {vhost.describe(exchange)}")
+    if not exchange.name and replyto.is_reply_key(publish.routing_key):
+        by_headers = True
+    else:
+        by_headers = vhost.looks_at_headers(exchange)
+    queues = () if by_headers else tuple(vhost.route(exchange, publish.routing_key, {}))
+    return Route(
+        vhost.version,
+        exchange,
+        _bytes(publish.exchange),
+        publish.routing_key,
+        _bytes(publish.routing_key),
+        publish.mandatory,
+        queues,
+        by_headers,
+        any(map(overflow.refuses, queues)),
+    )
+
+
+def _look_at(connection: Connection, header: bytes) -> int:
+    """What a content header means for the store: flags, and the priority above them. Or `SPECIAL`."""
+    peek = properties.peek(header)
+    if peek.headers is not None:
+        properties.headers_of(header)  # who reads them later could not blame the publisher any more
+    if peek.user_id is not None or replyto.NAME_BYTES in header or b"\x02CC" in header or b"BCC" in header:
+        return SPECIAL
+    meaning = (PERSISTENT if peek.persistent else 0) | peek.priority << 8
+    if peek.expiration is not None:
+        parse_expiration(peek.expiration)
+        meaning |= EXPIRES
+    if len(header) <= _REMEMBERED_BYTES_MAX:
+        seen = connection.seen_headers
+        if len(seen) >= _REMEMBERED_MAX:
+            seen.clear()
+        seen[header] = meaning
+    return meaning
+
+
+def _publish_singly(channel: Channel, route: Route, contents: Sequence[tuple[bytes, bytes]]) -> None:
+    """One by one, because headers decide: where it goes, who sent it, who answers."""
+    for header, body in contents:
+        peek = properties.peek(header)
+        if peek.user_id is not None:
+            _check_user(channel, peek.user_id)
+        flags = PERSISTENT if peek.persistent else 0
+        if peek.expiration is not None:
+            parse_expiration(peek.expiration)
+            flags |= EXPIRES
+        header = replyto.answerable(channel, header)
+        if replyto.is_reply_key(route.key) and not route.exchange.name:
+            _accept_reply(channel, route, header, body)
+            continue
+        keys, header = _copies(route, header)
+        queues = tuple(channel.vhost.route_message(route.exchange, keys, header))
+        refusing = any(map(overflow.refuses, queues))
+        message = Message(route.exchange_bytes, route.key_bytes, header, body, flags, peek.priority)
+        _accept(channel, route._replace(queues=queues, refusing=refusing), [message])
+
+
+def _check_user(channel: Channel, user_id: bytes) -> None:
+    user = channel.connection.user
+    if user_id != _bytes(user.name) and "impersonator" not in user.tags:
+        raise PreconditionFailed(
+            f"user_id property set to '{user_id.decode('utf-8', 'replace')}' but authenticated user was "
+            f"'{user.name}'"
+        )
+
+
+def _copies(route: Route, header: bytes) -> tuple[list[str], bytes]:
+    """All routing keys of a message, and its header without the blind copies."""
+    headers = properties.headers_of(header)
+    keys = [route.key]
+    for name in ("CC", "BCC"):
+        if name in headers:
+            keys += _keys_of(name, headers[name])
+    if "BCC" in headers:
+        header = properties.with_headers(header, {}, remove=("BCC",))
+    return keys, header
+
+
+def _keys_of(name: str, value: Value) -> list[str]:
+    if not isinstance(value, list):
+        raise PreconditionFailed(f"invalid type for header '{name}', expected array")
+    return [key for key in value if isinstance(key, str)]
+
+
+def _accept_reply(channel: Channel, route: Route, header: bytes, body: bytes) -> None:
+    """A direct reply goes to a channel, not to a queue."""
+    sent = replyto.send(channel.broker, route.key, route.exchange_bytes, header, body)
+    if not sent and route.mandatory:
+        return_messages(channel, route, [Message(route.exchange_bytes, route.key_bytes, header, body)])
+    channel.broker.flush()
+    if channel.confirms is not None:
+        channel.confirms.expect(1, 0)
+        channel.broker.await_durable(channel)
+
+
+def _accept(channel: Channel, route: Route, messages: list[Message]) -> None:
+    """Messages whose queues are known: into the transaction, back to the publisher, or into the queues."""
+    if not messages:
+        return
+    broker = channel.broker
+    broker.counters.published += len(messages)
+    if channel.transaction is not None:
+        channel.transaction.publish(route, messages)
+        return
+    if not route.queues and route.mandatory:
+        return_messages(channel, route, messages)
+    if route.refusing:
+        _offer(channel, route, messages)
+        return
+    for queue in route.queues:
+        broker.enqueue(queue, messages)
+    if channel.confirms is not None:
+        broker.owe(channel, len(messages))
+
+
+def _offer(channel: Channel, route: Route, messages: Sequence[Message]) -> None:
+    """To queues that may refuse: what one of them refuses is nacked, though others keep it."""
+    broker = channel.broker
+    broker.flush()
+    accepted = len(messages)
+    try:
+        for queue in route.queues:
+            if not overflow.refuses(queue):
+                queue.append(messages)
+                continue
+            taken = overflow.admit(queue, messages)
+            accepted = min(accepted, taken)
+            if taken < len(messages) and queue.arguments.overflow == "reject-publish-dlx":
+                deadletters.bury_new(queue, messages[taken:], Reason.MAXLEN)
+    except WriteFailed as error:
+        accepted = 0
+        channel.note_nack(str(error), len(messages))
+    if channel.confirms is not None:
+        if accepted:
+            channel.confirms.expect(accepted, broker.ticket_for(route.queues))
+        if accepted < len(messages):
+            channel.note_nack("a queue is full (reject-publish)", len(messages) - accepted)
+            channel.confirms.refuse(len(messages) - accepted)
+        broker.await_durable(channel)
+
+
+def return_messages(channel: Channel, route: Route, messages: Sequence[Message]) -> None:
+    """Mandatory, and nobody to take them: back to the publisher, before the confirm."""
+    returned = _return_frame(channel, route)
+    for message in messages:
+        channel.connection.send(returned)
+        channel.connection.send_all(
+            list(
+                content_frames(
+                    channel.number, message.header, message.body, frame_max=channel.connection.frame_max
+                )
+            )
+        )
+
+
+def _return_frame(channel: Channel, route: Route) -> bytes:
+    method = commands.Basic.Return.__new__(commands.Basic.Return)
+    method.reply_code, method.reply_text = NO_ROUTE, "NO_ROUTE"
+    method.exchange, method.routing_key = route.exchange.name, route.key
+    return methods.frame(channel.number, method)
+
+
+def _bytes(name: str) -> bytes:
+    return name.encode("utf-8", "surrogateescape")

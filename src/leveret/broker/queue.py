@@ -1,0 +1,337 @@
+"""A queue: one log, one cursor, and the consumers that compete for what is ready.
+
+Owns the order of things: what comes in is appended, what is ready goes to whoever has credit, what is settled
+leaves, what is returned goes back to its place. Each further rule has a file of its own: `expiry` (TTL),
+`overflow` (length limits), `deadletters` (where messages go that die), `consumer` (whose turn it is). Frames
+and tags are the channel's. The rule: a message is in exactly one state of the cursor (ready, delayed, in
+flight, settled) at any time, and a change of state is one call of the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from leveret.amqp.errors import ResourceLocked
+from leveret.amqp.tables import Value
+from leveret.broker import deadletters, expiry, overflow
+from leveret.broker.arguments import QueueArguments
+from leveret.broker.consumer import Consumer, Consumers
+from leveret.broker.deaths import Reason
+from leveret.broker.work import Work
+from leveret.storage.cursor import Cursor
+from leveret.storage.journal import Outcome
+from leveret.storage.log import Log
+from leveret.storage.offsets import Range
+from leveret.storage.records import PERSISTENT, Message, Record
+
+if TYPE_CHECKING:
+    from leveret.broker.broker import Broker
+    from leveret.broker.connection import Connection
+    from leveret.broker.vhost import VirtualHost
+
+EXPIRES = 0x02
+"""Record flag: the message has an expiration of its own."""
+CURSOR = "queue"
+_TURN_BYTES = 1 << 20
+"""What one turn of a queue may hand to its consumers: more waits until this is written."""
+_TURN_MESSAGES_MIN, _TURN_MESSAGES_MAX = 16, 4096
+_RETRY_WITHOUT_DELAY_MS = 10_000
+"""How long a timed-out delivery waits to be retried where the queue says no delay: RocketMQ's level 3."""
+
+
+class Queue:
+    """`queue.append(messages)`; deliveries happen in `run`, which the broker calls when something changed."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        vhost: VirtualHost,
+        name: str,
+        *,
+        cursor: Cursor,
+        arguments: QueueArguments,
+        table: dict[str, Value],
+        durable: bool = False,
+        auto_delete: bool = False,
+        owner: Connection | None = None,
+    ) -> None:
+        self.broker = broker
+        self.vhost = vhost
+        self.name = name
+        self.cursor = cursor
+        self.log: Log = cursor.log
+        self.progress = cursor.progress
+        self.arguments = arguments
+        self.table = table
+        """The arguments as declared."""
+        self.durable = durable
+        self.auto_delete = auto_delete
+        self.owner = owner
+        """The connection that an exclusive queue belongs to."""
+        self.consumers = Consumers(single_active=arguments.single_active_consumer)
+        self.had_consumers = False
+        self.deleted = False
+        self.defined = 0
+        """The number of the definition change that must be committed before anything in it counts as safe."""
+        self.may_expire = arguments.message_ttl_ms is not None or self.progress.ready > 0
+        self.limited = arguments.max_length is not None or arguments.max_length_bytes is not None
+        self.ready_bytes = overflow.count_ready_bytes(self) if arguments.max_length_bytes is not None else 0
+        """Of the bodies that are ready; kept only where `x-max-length-bytes` needs it."""
+        self._batch = _TURN_MESSAGES_MIN
+        expiry.restart_disuse(self)
+
+    def __str__(self) -> str:
+        return f"queue '{self.name}' in vhost '{self.vhost.name}'"
+
+    # what it holds
+
+    @property
+    def ready(self) -> int:
+        return self.progress.ready
+
+    @property
+    def unacked(self) -> int:
+        return len(self.progress.in_flight)
+
+    @property
+    def delayed(self) -> int:
+        return len(self.progress.delayed)
+
+    def check_access(self, connection: Connection) -> None:
+        """An exclusive queue belongs to the connection that declared it."""
+        if self.owner is not None and self.owner is not connection:
+            raise ResourceLocked(
+                f"cannot obtain exclusive access to locked {self}. It could be originally declared on "
+                "another connection or the exclusive property value does not match that of the original "
+                "declaration."
+            )
+
+    # in
+
+    def append(self, messages: Sequence[Message]) -> None:
+        """Takes messages in; they are safe when the store's present ticket is."""
+        messages = self.as_kept(messages)
+        self.broker.store.append(self.log, messages)
+        self.appended(messages)
+
+    def as_kept(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """Nothing in a queue that is not durable survives a restart."""
+        if self.durable:
+            return messages
+        return [m._replace(flags=m.flags & ~PERSISTENT) if m.flags & PERSISTENT else m for m in messages]
+
+    def appended(self, messages: Sequence[Message]) -> None:
+        """Messages have been appended, here or in a transaction."""
+        if not self.may_expire:
+            self.may_expire = any(message.flags & EXPIRES for message in messages)
+        if self.arguments.max_length_bytes is not None:
+            self.ready_bytes += sum(len(message.body) for message in messages)
+        self.wake()
+
+    def counted_bytes(self, ranges: Sequence[Range]) -> int:
+        """Bytes of the bodies, where the queue has a limit of them; else 0."""
+        return overflow.body_bytes(self, ranges) if self.arguments.max_length_bytes is not None else 0
+
+    def wake(self) -> None:
+        """Something changed that may let messages move."""
+        self.broker.wake(self)
+
+    # out
+
+    def run(self) -> None:
+        """Lets messages move as far as they can now."""
+        if self.deleted:
+            return
+        if self.may_expire:
+            expiry.drop_expired(self, before_us=self.broker.turn_us)
+        if self.consumers:
+            self._dispatch()
+        if self.may_expire:
+            expiry.drop_expired(self, before_us=self.broker.now_us() + 1)
+        if self.limited:
+            overflow.trim(self)
+        due_us = self.progress.next_due_us
+        if due_us is not None:
+            self.broker.timers.set((self, "delayed"), due_us, self.wake)
+
+    def _dispatch(self) -> None:
+        handed_bytes = 0
+        while self.progress.next_due_us is not None or self.progress.ready:
+            chosen = self.consumers.next_with_credit()
+            if not chosen:
+                return
+            if handed_bytes >= _TURN_BYTES:
+                self.wake()
+                return
+            credit = sum(each for _, each in chosen)
+            label = chosen[0][0].label if len(chosen) == 1 else b""
+            records = self.take(min(credit, self._batch), who=label)
+            if not records:
+                if self.progress.ready == 0:
+                    return
+                continue
+            handed_bytes += self._hand_out(chosen, records)
+
+    def take(self, count: int, *, who: bytes = b"") -> list[Record]:
+        """The next messages that are ready and alive go into flight."""
+        ranges = self.cursor.take(count, who=who)
+        if not ranges:
+            if self.progress.ready:
+                self.broker.stall(self)
+            return []
+        records = self.log.read(ranges)
+        taken = sum(stop - start for start, stop in ranges)
+        if len(records) < taken:
+            self._write_off(ranges, records)
+        if self.arguments.max_length_bytes is not None:
+            self.ready_bytes -= sum(len(record.body) for record in records)
+        if self.may_expire:
+            records = expiry.bury_expired(self, records, before_us=self.broker.turn_us)
+        return records
+
+    def _write_off(self, ranges: Sequence[Range], records: Sequence[Record]) -> None:
+        """What the log can't give any more is settled as damaged; the store has reported it."""
+        there = {record.offset for record in records}
+        gone = [offset for start, stop in ranges for offset in range(start, stop) if offset not in there]
+        self.cursor.settle(ranges_of(gone), Outcome.DAMAGED)
+
+    def _hand_out(self, chosen: list[tuple[Consumer, int]], records: list[Record]) -> int:
+        """Shares the records out in turns; returns how many bytes they have."""
+        size = sum(len(record.body) + len(record.header) for record in records)
+        self._batch = max(
+            _TURN_MESSAGES_MIN,
+            min(_TURN_MESSAGES_MAX, _TURN_BYTES * len(records) // (size + 1), 2 * self._batch),
+        )
+        if len(chosen) == 1:
+            consumer = chosen[0][0]
+            consumer.channel.deliver(consumer, records)
+            self.consumers.served(consumer)
+            return size
+        shares: dict[Consumer, list[Record]] = {consumer: [] for consumer, _ in chosen}
+        turns = [[consumer, credit] for consumer, credit in chosen]
+        position = 0
+        for record in records:
+            position %= len(turns)
+            turn = turns[position]
+            shares[turn[0]].append(record)  # type: ignore[index]
+            turn[1] -= 1  # type: ignore[operator]
+            if turn[1]:
+                position += 1
+            else:
+                del turns[position]
+        last = 0
+        for consumer, share in shares.items():
+            if share:
+                consumer.channel.deliver(consumer, share)
+                last = max(last, share[-1].offset)
+        for consumer in sorted(shares, key=lambda each: shares[each][-1].offset if shares[each] else -1):
+            if shares[consumer]:
+                self.consumers.served(consumer)
+        return size
+
+    def redelivered(self, records: Sequence[Record]) -> list[bool]:
+        """Which of them may have been delivered before."""
+        progress = self.progress
+        if not progress.counts and records[0].offset >= progress.redelivered_below:
+            return [False] * len(records)
+        return [progress.is_redelivered(record.offset) for record in records]
+
+    # settlement of what was taken
+
+    def ack(self, ranges: Sequence[Range], *, who: bytes = b"") -> None:
+        """Done with."""
+        if not self.deleted:
+            self.cursor.settle(ranges, Outcome.ACKED, who=who)
+
+    def requeue(self, ranges: Sequence[Range], *, delayed: bool = False, work: Work | None = None) -> None:
+        """Back to where it was; `delayed` where the queue says so, which grows with every return."""
+        if self.deleted:
+            return
+        part = work or Work(self.broker)
+        limit = self.arguments.delivery_limit
+        if limit is not None:
+            ranges = self._bury_over_limit(ranges, limit, part)
+        if ranges and delayed and self.arguments.retry_delay_ms is not None:
+            self.retry(ranges, work=part)
+        elif ranges:
+            part.give_back(self, ranges)
+        if work is None:
+            part.commit()
+
+    def retry(self, ranges: Sequence[Range], *, work: Work) -> None:
+        """Back to where it was, but not before a delay that grows with the number of returns."""
+        now_us = self.broker.now_us()
+        by_count: dict[int, list[int]] = {}
+        for start, stop in ranges:
+            for offset in range(start, stop):
+                by_count.setdefault(self.cursor.delivery_count(offset), []).append(offset)
+        for count, offsets in by_count.items():
+            due_us = now_us + 1000 * retry_delay_ms(self.arguments, count)
+            work.give_back(self, ranges_of(offsets), not_before_us=due_us)
+
+    def _bury_over_limit(self, ranges: Sequence[Range], limit: int, work: Work) -> Sequence[Range]:
+        offsets = [offset for start, stop in ranges for offset in range(start, stop)]
+        over = [offset for offset in offsets if self.cursor.delivery_count(offset) >= limit]
+        if not over:
+            return ranges
+        deadletters.bury(self, ranges_of(over), Reason.DELIVERY_LIMIT, in_flight=True, work=work)
+        gone = set(over)
+        return ranges_of(offset for offset in offsets if offset not in gone)
+
+    # as a whole
+
+    def purge(self) -> int:
+        """Drops everything that is not in flight; returns how many messages that were."""
+        ranges = [*self.progress.ready_ranges(), *self.progress.delayed.ranges()]
+        if ranges:
+            self.cursor.drop(ranges, Outcome.PURGED)
+        self.ready_bytes = 0
+        return sum(stop - start for start, stop in ranges)
+
+    def add_consumer(self, consumer: Consumer) -> None:
+        self.consumers.add(consumer)
+        self.had_consumers = True
+        expiry.restart_disuse(self)
+        self.wake()
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        """A consumer is gone; an auto-delete queue goes with its last one."""
+        if not self.consumers.remove(consumer):
+            return
+        expiry.restart_disuse(self)
+        self.wake()
+        if self.auto_delete and not self.consumers:
+            self.vhost.delete_queue(self)
+
+
+def retry_delay_ms(arguments: QueueArguments, returns: int) -> int:
+    """The delay after so many earlier returns.
+
+    >>> arguments = QueueArguments(retry_delay_ms=100, retry_multiplier=2.0, retry_delay_max_ms=500)
+    >>> [retry_delay_ms(arguments, n) for n in range(5)]
+    [100, 200, 400, 500, 500]
+    """
+    first = arguments.retry_delay_ms if arguments.retry_delay_ms is not None else _RETRY_WITHOUT_DELAY_MS
+    most = arguments.retry_delay_max_ms if arguments.retry_delay_max_ms is not None else 1 << 40
+    return int(min(first * arguments.retry_multiplier ** min(returns, 64), most))
+
+
+def ranges_of(offsets: Iterable[int]) -> list[Range]:
+    """Ascending offsets as ranges.
+
+    >>> ranges_of([1, 2, 3, 7])
+    [(1, 4), (7, 8)]
+    """
+    ranges: list[Range] = []
+    start = stop = -1
+    for offset in offsets:
+        if offset == stop:
+            stop += 1
+            continue
+        if stop > start:
+            ranges.append((start, stop))
+        start, stop = offset, offset + 1
+    if stop > start:
+        ranges.append((start, stop))
+    return ranges

@@ -1,0 +1,73 @@
+"""Acks, nacks and rejects: from tags to what happens in queues.
+
+A run of tags is settled as ranges of offsets, one call per queue. An unknown tag is the client's mistake and
+closes the channel; the tags before it in the same read have been settled by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from leveret.amqp.errors import PreconditionFailed
+from leveret.amqp.events import Settlement
+from leveret.amqp.scanner import ACK
+from leveret.broker import deadletters
+from leveret.broker.deaths import Reason
+from leveret.broker.unacked import Run
+from leveret.broker.work import Work
+from leveret.storage.offsets import Range
+
+if TYPE_CHECKING:
+    from leveret.broker.channel import Channel
+    from leveret.broker.consumer import Consumer
+    from leveret.broker.queue import Queue
+
+
+def settle(channel: Channel, event: Settlement) -> None:
+    """Does what the frames of the event say, now or when the transaction commits."""
+    unknown: int | None
+    if event.multiple:
+        taken, unknown = channel.unacked.take_through(event.first)
+    else:
+        taken, unknown = channel.unacked.take(event.first, event.last)
+    if channel.transaction is None:
+        apply(channel, taken, event)
+    else:
+        channel.transaction.settle(taken, event)
+    if unknown is None:
+        return
+    if channel.lapsed and unknown in channel.lapsed:
+        channel.lapsed.remove(unknown, unknown + 1)
+        if unknown < event.last:
+            settle(channel, event._replace(first=unknown + 1))
+        return
+    raise PreconditionFailed(f"unknown delivery tag {unknown}")
+
+
+def apply(channel: Channel, taken: Iterable[Run[Consumer]], event: Settlement) -> None:
+    for holder, ranges in by_holder(taken).items():
+        if event.kind == ACK:
+            holder.queue.ack(ranges, who=holder.label)
+        else:
+            work = Work(channel.broker)
+            refuse(work, holder.queue, ranges, requeue=event.requeue)
+            work.commit()
+        channel.freed(holder, sum(stop - start for start, stop in ranges))
+
+
+def refuse(work: Work, queue: Queue, ranges: list[Range], *, requeue: bool) -> None:
+    """A nack or a reject: back to the queue, or to the dead letters."""
+    if queue.deleted:
+        return
+    if requeue:
+        queue.requeue(ranges, delayed=True, work=work)
+    else:
+        deadletters.bury(queue, ranges, Reason.REJECTED, in_flight=True, work=work)
+
+
+def by_holder(taken: Iterable[Run[Consumer]]) -> dict[Consumer, list[Range]]:
+    found: dict[Consumer, list[Range]] = {}
+    for run in taken:
+        found.setdefault(run.holder, []).append(run.offsets)
+    return found

@@ -1,0 +1,57 @@
+"""What is due when: a heap of times, each with the one thing to do then.
+
+A key has at most one time; setting it again moves it. Moved and cancelled entries stay in the heap until they
+come up and are skipped, so that nothing is ever searched. Somebody else watches the clock and calls `run`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from heapq import heappop, heappush
+from itertools import count
+
+
+class Timers:
+    """`timers.set((queue, "expiry"), due_us, queue.expire)`; later `timers.run(now_us)`."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, Hashable]] = []
+        self._set: dict[Hashable, tuple[int, int, Callable[[], None]]] = {}
+        self._numbers = count()
+
+    def __len__(self) -> int:
+        return len(self._set)
+
+    @property
+    def next_due_us(self) -> int | None:
+        """When something is due next, at the latest."""
+        heap = self._heap
+        while heap and self._is_stale(heap[0]):
+            heappop(heap)
+        return heap[0][0] if heap else None
+
+    def set(self, key: Hashable, due_us: int, action: Callable[[], None]) -> None:
+        known = self._set.get(key)
+        if known is not None and known[0] == due_us:
+            return
+        number = next(self._numbers)
+        self._set[key] = (due_us, number, action)
+        heappush(self._heap, (due_us, number, key))
+
+    def cancel(self, key: Hashable) -> None:
+        self._set.pop(key, None)
+
+    def run(self, now_us: int) -> None:
+        """Does everything that is due; what that sets anew for a time already past comes next time."""
+        heap = self._heap
+        due = []
+        while heap and heap[0][0] <= now_us:
+            entry = heappop(heap)
+            if not self._is_stale(entry):
+                due.append(self._set.pop(entry[2])[2])
+        for action in due:
+            action()
+
+    def _is_stale(self, entry: tuple[int, int, Hashable]) -> bool:
+        known = self._set.get(entry[2])
+        return known is None or known[1] != entry[1]

@@ -1,0 +1,68 @@
+"""Transactions of a channel: publishes and settlements that wait for `tx.commit`.
+
+A commit is one transaction of the store, one frame of its log: every queue and every settlement of it, or
+nothing (RabbitMQ promises that for a single queue at most). A rollback gives the deliveries that were to be
+settled back to the channel as outstanding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from leveret.amqp.events import Settlement
+from leveret.amqp.scanner import ACK
+from leveret.broker import publishing, settling
+from leveret.broker.unacked import Run
+from leveret.broker.work import Work
+from leveret.storage.journal import Outcome
+from leveret.storage.records import Message
+
+if TYPE_CHECKING:
+    from leveret.broker.channel import Channel
+    from leveret.broker.consumer import Consumer
+    from leveret.broker.publishing import Route
+
+
+@dataclass(slots=True)
+class Buffer:
+    """What a transaction has collected so far."""
+
+    publishes: list[tuple[Route, list[Message]]] = field(default_factory=list)
+    settlements: list[tuple[list[Run[Consumer]], Settlement]] = field(default_factory=list)
+
+    def publish(self, route: Route, messages: list[Message]) -> None:
+        self.publishes.append((route, messages))
+
+    def settle(self, taken: list[Run[Consumer]], event: Settlement) -> None:
+        if taken:
+            self.settlements.append((taken, event))
+
+    def commit(self, channel: Channel) -> int:
+        """Makes it all happen; returns the ticket under which it is durable."""
+        channel.broker.flush()
+        work = Work(channel.broker)
+        for route, messages in self.publishes:
+            if not route.queues and route.mandatory:
+                publishing.return_messages(channel, route, messages)
+            for queue in route.queues:
+                if not queue.deleted:
+                    work.append(queue, messages)
+        for taken, event in self.settlements:
+            for holder, ranges in settling.by_holder(taken).items():
+                if event.kind != ACK:
+                    settling.refuse(work, holder.queue, ranges, requeue=event.requeue)
+                elif not holder.queue.deleted:
+                    work.settle(holder.queue, ranges, Outcome.ACKED, who=holder.label)
+        ticket = work.commit()
+        for taken, _ in self.settlements:
+            for run in taken:
+                channel.freed(run.holder, len(run))
+        self.publishes, self.settlements = [], []
+        return ticket
+
+    def rollback(self, channel: Channel) -> None:
+        """Forgets the publishes; the deliveries are outstanding again."""
+        for taken, _ in self.settlements:
+            channel.unacked.restore(taken)
+        self.publishes, self.settlements = [], []

@@ -1,0 +1,339 @@
+"""A virtual host: its exchanges, queues and bindings, and the way of a message through them.
+
+Owns the topology: what exists under which name, what is bound to what, what goes when something else goes.
+Every change of it raises `version`, by which routes that channels remember become void. Whether a user may do
+something, and what is answered, is left to the methods; durable things are handed to the broker as definition
+changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from leveret.amqp.errors import NotFound
+from leveret.amqp.properties import headers_of
+from leveret.amqp.tables import Value
+from leveret.broker.arguments import QueueArguments, alternate_exchange
+from leveret.broker.definitions import BindingRow, Change, ExchangeRow, QueueRow
+from leveret.broker.exchange import Bound, Exchange
+from leveret.broker.exchanges import ROUTERS
+from leveret.broker.queue import CURSOR, Queue
+from leveret.storage.errors import UnknownLog
+
+if TYPE_CHECKING:
+    from leveret.broker.broker import Broker
+    from leveret.broker.connection import Connection
+
+_PREDECLARED = (
+    ("", "direct"),
+    ("amq.direct", "direct"),
+    ("amq.fanout", "fanout"),
+    ("amq.topic", "topic"),
+    ("amq.headers", "headers"),
+    ("amq.match", "headers"),
+    ("amq.rabbitmq.trace", "topic"),
+)
+
+
+class VirtualHost:
+    """`vhost.route(exchange, "key", {})` says which queues a message goes to."""
+
+    def __init__(self, broker: Broker, name: str) -> None:
+        self.broker = broker
+        self.name = name
+        self.version = 0
+        self.queues: dict[str, Queue] = {}
+        self.exchanges: dict[str, Exchange] = {
+            exchange: Exchange(
+                exchange, type_, ROUTERS[type_](), durable=True, internal=exchange == "amq.rabbitmq.trace"
+            )
+            for exchange, type_ in _PREDECLARED
+        }
+        self._bound_to: dict[Bound, dict[Exchange, int]] = {}
+        """Where something is bound, and how often: what must be looked at when it goes."""
+
+    # looking things up
+
+    def queue(self, name: str) -> Queue:
+        found = self.queues.get(name)
+        if found is None:
+            raise NotFound(f"no queue '{name}' in vhost '{self.name}'")
+        return found
+
+    def exchange(self, name: str) -> Exchange:
+        found = self.exchanges.get(name)
+        if found is None:
+            raise NotFound(f"no exchange '{name}' in vhost '{self.name}'")
+        return found
+
+    def describe(self, exchange: Exchange) -> str:
+        return f"exchange '{exchange.name}' in vhost '{self.name}'"
+
+    # routing
+
+    def route(self, exchange: Exchange, key: str, headers: Mapping[str, Value]) -> list[Queue]:
+        """The queues a message reaches, each once: through exchanges bound to exchanges and alternates."""
+        if not exchange.name:
+            queue = self.queues.get(key)
+            return [] if queue is None else [queue]
+        found: dict[Queue, None] = {}
+        seen = {exchange}
+        waiting = [exchange]
+        while waiting:
+            source = waiting.pop()
+            reached = source.router.route(key, headers)
+            if not reached and source.alternate is not None:
+                alternate = self.exchanges.get(source.alternate)
+                reached = () if alternate is None else (alternate,)
+            for each in reached:
+                if isinstance(each, Queue):
+                    found[each] = None
+                elif not each.name:
+                    found.update(dict.fromkeys(self.route(each, key, headers)))
+                elif each not in seen:
+                    seen.add(each)
+                    waiting.append(each)
+        return list(found)
+
+    def route_message(self, exchange: Exchange, keys: Iterable[str], header: bytes) -> list[Queue]:
+        """The queues a message reaches under any of its keys; its headers count where an exchange asks."""
+        headers = headers_of(header) if self.looks_at_headers(exchange) else {}
+        found: dict[Queue, None] = {}
+        for key in keys:
+            found.update(dict.fromkeys(self.route(exchange, key, headers)))
+        return list(found)
+
+    def looks_at_headers(self, exchange: Exchange) -> bool:
+        """Whether an exchange on the way decides by headers; then a route can't be remembered."""
+        seen = {exchange}
+        waiting = [exchange]
+        while waiting:
+            source = waiting.pop()
+            if source.router.needs_headers:
+                return True
+            onward = {binding.destination for binding in source.router.bindings}
+            if source.alternate is not None and source.alternate in self.exchanges:
+                onward.add(self.exchanges[source.alternate])
+            for each in onward:
+                if isinstance(each, Exchange) and each not in seen:
+                    seen.add(each)
+                    waiting.append(each)
+        return False
+
+    # exchanges
+
+    def add_exchange(
+        self,
+        name: str,
+        type_: str,
+        *,
+        durable: bool,
+        auto_delete: bool,
+        internal: bool,
+        table: Mapping[str, Value],
+    ) -> Exchange:
+        exchange = Exchange(
+            name,
+            type_,
+            ROUTERS[type_](),
+            durable=durable,
+            auto_delete=auto_delete,
+            internal=internal,
+            table=table,
+            alternate=alternate_exchange(table, name=name, vhost=self.name),
+        )
+        self.exchanges[name] = exchange
+        self.version += 1
+        if durable:
+            exchange.defined = self.broker.define(Change(self._exchange_row(exchange)))
+        return exchange
+
+    def delete_exchange(self, exchange: Exchange) -> int:
+        """Deletes it with its bindings on both sides; returns the number of the definition change."""
+        changes = []
+        for binding in list(exchange.router.bindings):
+            self._unregister(exchange, binding.destination, all_of=True)
+            changes += self._binding_changes(exchange, binding.destination, binding, removed=True)
+        del self.exchanges[exchange.name]
+        if exchange.durable:
+            changes.append(Change(self._exchange_row(exchange), removed=True))
+        number = self.broker.define(*changes)
+        self._let_go(exchange)
+        self.version += 1
+        return number
+
+    # queues
+
+    def add_queue(
+        self,
+        name: str,
+        *,
+        durable: bool,
+        auto_delete: bool,
+        owner: Connection | None,
+        table: dict[str, Value],
+        arguments: QueueArguments,
+    ) -> Queue:
+        store = self.broker.store
+        log = store.create_log(label=f"queue {name} of {self.name}"[:200] if durable else "")
+        cursor = store.create_cursor(log, CURSOR, priorities=arguments.max_priority)
+        queue = self.queues[name] = Queue(
+            self.broker,
+            self,
+            name,
+            cursor=cursor,
+            arguments=arguments,
+            table=table,
+            durable=durable,
+            auto_delete=auto_delete,
+            owner=owner,
+        )
+        self.version += 1
+        if durable and owner is None:
+            queue.defined = self.broker.define(Change(self._queue_row(queue)))
+        return queue
+
+    def delete_queue(self, queue: Queue) -> int:
+        """Deletes it with its bindings and all that is in it; its consumers are told."""
+        if queue.deleted:
+            return 0
+        queue.deleted = True
+        del self.queues[queue.name]
+        self.version += 1
+        number = 0
+        if queue.durable and queue.owner is None:
+            number = self.broker.define(Change(self._queue_row(queue), removed=True))
+        self._let_go(queue)
+        for what in ("expiry", "delayed", "disuse"):
+            self.broker.timers.cancel((queue, what))
+        for consumer in queue.consumers.clear():
+            consumer.channel.consumer_lost(consumer)
+        self.broker.store.delete_log(queue.log)
+        return number
+
+    # bindings
+
+    def bind(self, source: Exchange, destination: Bound, key: str, arguments: Mapping[str, Value]) -> int:
+        """Binds; returns the number of the definition change, 0 if there was none to make."""
+        if not source.router.bind(destination, key, arguments):
+            return 0
+        source.had_bindings = True
+        counts = self._bound_to.setdefault(destination, {})
+        counts[source] = counts.get(source, 0) + 1
+        self.version += 1
+        return self.broker.define(*self._binding_changes(source, destination, (key, arguments)))
+
+    def unbind(self, source: Exchange, destination: Bound, key: str, arguments: Mapping[str, Value]) -> int:
+        if not source.router.unbind(destination, key, arguments):
+            return 0
+        self._unregister(source, destination)
+        self.version += 1
+        number = self.broker.define(
+            *self._binding_changes(source, destination, (key, arguments), removed=True)
+        )
+        self._gone_with_last_binding(source)
+        return number
+
+    def _let_go(self, destination: Bound) -> None:
+        """Something is deleted: so are the bindings that lead to it, and exchanges that lived by them."""
+        for source in self._bound_to.pop(destination, {}):
+            changes = [
+                change
+                for binding in source.router.bindings_of(destination)
+                for change in self._binding_changes(source, destination, binding, removed=True)
+            ]
+            source.router.forget(destination)
+            self.broker.define(*changes)
+            self._gone_with_last_binding(source)
+
+    def _gone_with_last_binding(self, source: Exchange) -> None:
+        if source.auto_delete and not len(source.router) and self.exchanges.get(source.name) is source:
+            self.delete_exchange(source)
+
+    def _unregister(self, source: Exchange, destination: Bound, *, all_of: bool = False) -> None:
+        counts = self._bound_to.get(destination, {})
+        left = counts.get(source, 0) - 1
+        if left > 0 and not all_of:
+            counts[source] = left
+        else:
+            counts.pop(source, None)
+        if not counts:
+            self._bound_to.pop(destination, None)
+
+    # their durable shadows
+
+    def _exchange_row(self, exchange: Exchange) -> ExchangeRow:
+        return ExchangeRow(
+            self.name, exchange.name, exchange.type, exchange.auto_delete, exchange.internal, exchange.table
+        )
+
+    def _queue_row(self, queue: Queue) -> QueueRow:
+        return QueueRow(self.name, queue.name, queue.log.id, queue.auto_delete, queue.table)
+
+    def _binding_changes(
+        self,
+        source: Exchange,
+        destination: Bound,
+        binding: tuple[Bound, str, Mapping[str, Value]] | tuple[str, Mapping[str, Value]],
+        *,
+        removed: bool = False,
+    ) -> list[Change]:
+        """A binding is durable when both of its ends are."""
+        exclusive = isinstance(destination, Queue) and destination.owner is not None
+        if not (source.durable and destination.durable) or exclusive:
+            return []
+        key, arguments = binding[-2:]
+        to_queue = isinstance(destination, Queue)
+        row = BindingRow(self.name, source.name, to_queue, destination.name, key, arguments)
+        return [Change(row, removed)]
+
+    def restore_exchange(self, row: ExchangeRow) -> None:
+        self.exchanges[row.name] = Exchange(
+            row.name,
+            row.type,
+            ROUTERS[row.type](),
+            durable=True,
+            auto_delete=row.auto_delete,
+            internal=row.internal,
+            table=row.arguments,
+            alternate=alternate_exchange(row.arguments, name=row.name, vhost=self.name),
+        )
+
+    def restore_queue(self, row: QueueRow) -> None:
+        """The queue over its log; over a new one if the log's creation was lost with the last moments."""
+        arguments = QueueArguments.parse(row.arguments, queue=row.name, vhost=self.name)
+        store = self.broker.store
+        try:
+            cursor = store.log(row.log).cursors.get(CURSOR)
+        except UnknownLog:
+            cursor = None
+        made = cursor is None
+        if cursor is None:
+            log = store.create_log(label=f"queue {row.name} of {self.name}"[:200])
+            cursor = store.create_cursor(log, CURSOR, priorities=arguments.max_priority)
+        queue = self.queues[row.name] = Queue(
+            self.broker,
+            self,
+            row.name,
+            cursor=cursor,
+            arguments=arguments,
+            table=dict(row.arguments),
+            durable=True,
+            auto_delete=row.auto_delete,
+        )
+        if made:
+            queue.defined = self.broker.define(Change(self._queue_row(queue)))
+        queue.wake()
+
+    def restore_binding(self, row: BindingRow) -> None:
+        source = self.exchanges.get(row.source)
+        destination: Bound | None = (self.queues if row.to_queue else self.exchanges).get(row.destination)
+        if (
+            source is not None
+            and destination is not None
+            and source.router.bind(destination, row.routing_key, row.arguments)
+        ):
+            source.had_bindings = True
+            counts = self._bound_to.setdefault(destination, {})
+            counts[source] = counts.get(source, 0) + 1

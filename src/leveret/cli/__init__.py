@@ -1,0 +1,1 @@
+"""The command `leveret`: parse, call, print."""

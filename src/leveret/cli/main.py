@@ -1,0 +1,66 @@
+"""`leveret`: the commands, and what they print."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from leveret import __version__
+from leveret.server.definitions import Definitions
+from leveret.server.server import Server
+from leveret.storage.errors import StorageError
+from leveret.storage.files import OsFiles
+
+app = typer.Typer(
+    help="A message broker that accounts for every message.", no_args_is_help=True, add_completion=False
+)
+
+
+@app.callback()
+def main() -> None:
+    """A message broker that accounts for every message."""
+
+
+@app.command()
+def serve(
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port for AMQP; 0 picks a free one.")] = 5672,
+    data_dir: Annotated[Path, typer.Option(help="Where messages and definitions are kept.")] = Path(
+        "leveret-data"
+    ),
+) -> None:
+    """Run the broker until it is told to stop (Ctrl-C or SIGTERM)."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
+    try:
+        failed = asyncio.run(_serve(host, port, data_dir))
+    except (StorageError, OSError) as error:
+        typer.echo(f"leveret: {error}", err=True)
+        raise typer.Exit(1) from None
+    if failed:
+        raise typer.Exit(1)
+
+
+async def _serve(host: str, port: int, data_dir: Path) -> bool:
+    data_dir.mkdir(parents=True, exist_ok=True)
+    files = OsFiles(str(data_dir))
+    server = Server(files, definitions=Definitions(str(data_dir / "definitions.db")), host=host, port=port)
+    await server.start()
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for each in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(each, stop.set)
+    print(
+        f"leveret: ready on amqp://{host}:{server.port} (version {__version__}, data in {data_dir})",
+        flush=True,
+    )
+    waits = [asyncio.create_task(stop.wait()), asyncio.create_task(server.ended.wait())]
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    for task in waits:
+        task.cancel()
+    await server.stop()
+    return server.failure is not None

@@ -1,0 +1,166 @@
+"""The server: a data directory, a broker over it, and a listener; started and stopped as one.
+
+    server = Server(files, definitions=Definitions(path), port=0)
+    await server.start()
+    ...
+    await server.stop()
+
+`stop` is graceful: nothing new is accepted, what was published is synced and confirmed, clients are told
+(320 CONNECTION_FORCED), the store is closed cleanly. The rule: a store that failed to sync is not used again;
+the server ends with the error in `failure`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Callable
+
+from leveret.broker.broker import Broker, Limits
+from leveret.broker.channel import Channel
+from leveret.broker.connection import State
+from leveret.server.definitions import Definitions
+from leveret.server.socket import AmqpSocket
+from leveret.server.turns import Turns
+from leveret.storage.errors import StorageError
+from leveret.storage.files import Files
+from leveret.storage.store import Options, Store
+
+log = logging.getLogger("leveret")
+
+_GOODBYE_S = 5.0
+"""How long clients get to answer connection.close when the server stops."""
+SHUTDOWN = "broker forced connection closure with reason 'shutdown'"
+
+
+def wall_clock_us() -> int:
+    return time.time_ns() // 1000
+
+
+class Server:
+    """One broker on one port."""
+
+    def __init__(
+        self,
+        files: Files,
+        *,
+        definitions: Definitions,
+        host: str = "127.0.0.1",
+        port: int = 5672,
+        clock: Callable[[], int] = wall_clock_us,
+        options: Options = Options(),  # noqa: B008  (frozen)
+        limits: Limits = Limits(),  # noqa: B008  (frozen)
+        name: str = "leveret",
+    ) -> None:
+        self._files = files
+        self._definitions = definitions
+        self._host = host
+        self._port = port
+        self._clock = clock
+        self._options = options
+        self._limits = limits
+        self._name = name
+        self._listener: asyncio.Server | None = None
+        self.broker: Broker
+        self.turns: Turns
+        self.failure: BaseException | None = None
+        """Why the server stopped by itself."""
+        self.ended = asyncio.Event()
+
+    async def start(self) -> None:
+        """Recovers what the directory holds, then listens."""
+        store = Store(
+            self._files, clock=self._clock, entropy=lambda: secrets.randbits(64), options=self._options
+        )
+        try:
+            for damage in store.damage:
+                log.error("%s", damage)
+            self.broker = Broker(
+                store,
+                clock=self._clock,
+                token=secrets.token_urlsafe,
+                define=self._definitions.put,
+                rows=self._definitions.load(),
+                name=self._name,
+                limits=self._limits,
+                listener=self,
+            )
+            loop = asyncio.get_running_loop()
+            self.turns = Turns(self.broker, loop, fatal=self._fail)
+            self._definitions.start(self.turns.committed, self.turns.report)
+            self._listener = await loop.create_server(
+                lambda: AmqpSocket(self.turns), self._host, self._port, backlog=1024
+            )
+        except BaseException:
+            store.close()
+            raise
+        self.turns.start()
+
+    @property
+    def port(self) -> int:
+        """Where it listens; the one that was free if 0 was asked for."""
+        assert self._listener is not None
+        return int(self._listener.sockets[0].getsockname()[1])
+
+    @property
+    def url(self) -> str:
+        return f"amqp://guest:guest@{self._host}:{self.port}/"
+
+    async def stop(self) -> None:
+        """Ends everything in order; what was confirmed, and everything persistent, is on disk."""
+        if self._listener is None:
+            return
+        listener, self._listener = self._listener, None
+        listener.close()
+        if self.failure is None:
+            await self._say_goodbye()
+        for socket in list(self.turns.sockets.values()):
+            assert isinstance(socket, AmqpSocket)
+            socket.abort()
+        await asyncio.sleep(0)
+        await self._close_store()
+        self.ended.set()
+
+    async def _say_goodbye(self) -> None:
+        await self._quiesce()
+        self.turns.begin()
+        for connection in list(self.broker.connections):
+            connection.force_close(SHUTDOWN)
+        deadline_s = time.monotonic() + _GOODBYE_S
+        while any(each.state is State.CLOSING for each in self.turns.sockets) and (
+            time.monotonic() < deadline_s
+        ):
+            await asyncio.sleep(0.005)
+
+    async def _quiesce(self) -> None:
+        """Whoever waits for a sync gets it before the end."""
+        deadline_s = time.monotonic() + _GOODBYE_S
+        self.turns.begin()
+        await asyncio.sleep(0)
+        while self.broker.wants_sync and self.failure is None and time.monotonic() < deadline_s:
+            await asyncio.sleep(0.001)
+
+    async def _close_store(self) -> None:
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(0)
+        await loop.run_in_executor(None, self.turns.close)
+        await loop.run_in_executor(None, self._definitions.close)
+        try:
+            await loop.run_in_executor(None, self.broker.store.close)
+        except StorageError as error:
+            self.failure = self.failure or error
+            log.error("the store could not be closed cleanly: %s", error)
+
+    def _fail(self, error: BaseException) -> None:
+        """Nothing can be promised any more: the server stops by itself."""
+        if self.failure is None:
+            self.failure = error
+            log.critical("stopping: %s", error, exc_info=None if isinstance(error, StorageError) else error)
+            self._stopping = asyncio.get_running_loop().create_task(self.stop())
+
+    def nacked(self, channel: Channel, reason: str, count: int) -> None:
+        log.warning(
+            "%s (%d): %d publishes nacked: %s", channel.connection.name, channel.number, count, reason
+        )

@@ -1,0 +1,153 @@
+"""One AMQP socket: bytes in, bytes out, heartbeats, and the end.
+
+The thinnest shell around `broker.Connection`: it feeds what is read, writes what is to be written, stops
+reading or delivering when the other side or the disk is behind, and notices peers that are gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from ipaddress import ip_address
+from typing import Any
+
+from leveret.amqp.frames import HEARTBEAT_FRAME
+from leveret.broker.connection import State
+from leveret.server.turns import Turns
+
+HANDSHAKE_S = 10.0
+_CLOSE_S = 5.0
+"""How long a peer has to answer connection.close."""
+_WRITE_HIGH_BYTES = 1 << 20
+"""More than this unsent, and nothing is delivered until it has gone."""
+_READ_STOP_BYTES = 16 << 20
+"""More than this unsent, and the peer is not read from either: it asks for more than it takes."""
+
+
+class AmqpSocket(asyncio.Protocol):
+    """Made by the listener for every connection."""
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+        self._loop = turns.loop
+        self._transport: asyncio.Transport
+        self._deadline: asyncio.TimerHandle | None = None
+        self._heartbeat: asyncio.TimerHandle | None = None
+        self._received_s = self._sent_s = 0.0
+        self._held = False
+        self._choked = False
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.set_write_buffer_limits(high=_WRITE_HIGH_BYTES)
+        peer, here = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
+        self.connection = self._turns.broker.connect(
+            peer=f"{_address(peer)} -> {_address(here)}", loopback=_is_loopback(peer)
+        )
+        self._turns.sockets[self.connection] = self
+        self._received_s = self._sent_s = self._loop.time()
+        self._deadline = self._loop.call_later(HANDSHAKE_S, self._shut_unless_open)
+
+    def data_received(self, data: bytes) -> None:
+        self._received_s = self._loop.time()
+        connection = self.connection
+        self._turns.begin()
+        connection.receive(connection.scanner.feed(data))
+        if self._deadline is not None and connection.state is State.RUNNING:
+            self._opened()
+        if connection.publishes and self._turns.held_back and not self._held:
+            self.hold_back(True)
+
+    def eof_received(self) -> None:
+        self._transport.close()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        for timer in (self._deadline, self._heartbeat):
+            if timer is not None:
+                timer.cancel()
+        self._turns.sockets.pop(self.connection, None)
+        self._turns.begin()
+        self.connection.lost()
+
+    def pause_writing(self) -> None:
+        self.connection.writable = False
+
+    def resume_writing(self) -> None:
+        self._turns.begin()
+        self.connection.writable = True
+        self._choked = False
+        self._read_or_not()
+        for channel in self.connection.channels.values():
+            for consumer in channel.consumers.values():
+                if consumer is not channel.reply_consumer:
+                    consumer.queue.wake()
+
+    # for the turns
+
+    def write_out(self) -> None:
+        connection = self.connection
+        if connection.out and not self._transport.is_closing():
+            self._transport.write(b"".join(connection.out))
+            self._sent_s = self._loop.time()
+            if self._transport.get_write_buffer_size() > _READ_STOP_BYTES:
+                self._choked = True
+                self._read_or_not()
+        connection.out.clear()
+        if connection.state is State.CLOSED:
+            self._transport.close()
+        elif connection.state is State.CLOSING and self._deadline is None:
+            self._deadline = self._loop.call_later(_CLOSE_S, self._transport.abort)
+
+    def hold_back(self, held: bool) -> None:
+        self._held = held and self.connection.publishes
+        self._read_or_not()
+
+    def abort(self) -> None:
+        """Drops the connection as a broken network would."""
+        self._transport.abort()
+
+    def _read_or_not(self) -> None:
+        if self._transport.is_closing():
+            return
+        if self._held or self._choked:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+
+    # deadlines
+
+    def _opened(self) -> None:
+        assert self._deadline is not None
+        self._deadline.cancel()
+        self._deadline = None
+        if self.connection.heartbeat_s:
+            self._heartbeat = self._loop.call_later(self.connection.heartbeat_s / 2, self._beat)
+
+    def _shut_unless_open(self) -> None:
+        """The handshake has taken too long, or the peer does not answer a close."""
+        self._deadline = None
+        if self.connection.state is not State.RUNNING:
+            self._transport.abort()
+
+    def _beat(self) -> None:
+        """Twice per interval: is the peer alive, and does it know that we are?"""
+        interval_s = self.connection.heartbeat_s
+        now_s = self._loop.time()
+        if now_s - self._received_s >= 2 * interval_s and not self._held:
+            self._transport.abort()
+            return
+        if now_s - self._sent_s >= interval_s / 2 and not self._transport.is_closing():
+            self._transport.write(HEARTBEAT_FRAME)
+            self._sent_s = now_s
+        wait_s = min(interval_s / 2, max(0.05, self._received_s + 2 * interval_s - now_s))
+        self._heartbeat = self._loop.call_later(wait_s, self._beat)
+
+
+def _address(name: Any) -> str:
+    return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name or "local")
+
+
+def _is_loopback(peer: Any) -> bool:
+    return not isinstance(peer, tuple) or ip_address(peer[0].split("%")[0]).is_loopback

@@ -1,0 +1,189 @@
+"""Turns: when the broker's work is done, and what follows from it.
+
+All sockets that had something in one pass of the event loop are fed first, then one turn serves them all: one
+append per queue, one write per connection, one sync. This is the seam between the broker, which knows no
+loop, and the loop: it also wakes the broker when something is due, and brings in what threads report.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Protocol
+
+from leveret.broker.broker import Broker
+from leveret.broker.connection import Connection
+from leveret.server.commit import Committer
+from leveret.storage.errors import WriteFailed
+
+_LAZY_SYNC_S = 0.2
+"""Acks that nobody waits for are synced within this."""
+
+
+class Socket(Protocol):
+    """Where a connection's bytes go."""
+
+    def write_out(self) -> None: ...
+
+    def hold_back(self, held: bool) -> None:
+        """Whether to stop reading from it, if it publishes."""
+
+
+class Turns:
+    """`turns.begin()` before a connection is fed; everything else follows."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        fatal: Callable[[BaseException], None],
+        unsynced_bytes_max: int = 32 << 20,
+        memory_bytes_max: int = 512 << 20,
+    ) -> None:
+        self.broker = broker
+        self.loop = loop
+        self.sockets: dict[Connection, Socket] = {}
+        self.watchers: list[Callable[[], None]] = []
+        """Called after every turn: what they look at does not change until they return."""
+        self._unsynced_bytes_max = unsynced_bytes_max
+        self._memory_bytes_max = memory_bytes_max
+        self._committer = Committer(broker.store, done=self._done, fatal=self.report)
+        self._fatal = fatal
+        self._scheduled = False
+        self._syncing = False
+        self._lazy: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_due_us: int | None = None
+        self._held_back = False
+        self._failing = False
+
+    def start(self) -> None:
+        self._committer.start()
+        self.begin()
+
+    def close(self) -> None:
+        self._committer.close()
+        for handle in (self._lazy, self._timer):
+            if handle is not None:
+                handle.cancel()
+
+    def begin(self) -> None:
+        """Something is about to be fed to the broker: a turn follows in this pass of the loop."""
+        if not self._scheduled:
+            self._scheduled = True
+            self.broker.begin_turn()
+            self.loop.call_soon(self._run)
+
+    def _run(self) -> None:
+        self._scheduled = False
+        try:
+            more = self.broker.end_turn()
+        except BaseException as error:
+            self._fatal(error)
+            raise
+        self._write_out()
+        self._hold_back()
+        self._sync()
+        self._set_timer()
+        if more:
+            self.begin()
+        for watch in list(self.watchers):
+            watch()
+
+    def _write_out(self) -> None:
+        flushed = self.broker.flushed
+        while flushed:
+            connection, _ = flushed.popitem()
+            socket = self.sockets.get(connection)
+            if socket is not None:
+                socket.write_out()
+
+    # durability
+
+    def _sync(self) -> None:
+        if self._syncing:
+            return
+        if self.broker.wants_sync:
+            self._request_sync()
+        elif self._lazy is None and self.broker.store.unsynced_bytes:
+            self._lazy = self.loop.call_later(_LAZY_SYNC_S, self._request_sync)
+
+    def _request_sync(self) -> None:
+        if self._lazy is not None:
+            self._lazy.cancel()
+            self._lazy = None
+        self._syncing = True
+        self._committer.request()
+
+    def _done(self, error: WriteFailed | None) -> None:
+        self._call(self._synced, error)
+
+    def _call(self, callback: Callable[..., None], *arguments: object) -> None:
+        with suppress(RuntimeError):  # the loop is closed: nobody is there to hear it
+            self.loop.call_soon_threadsafe(callback, *arguments)
+
+    def _synced(self, error: WriteFailed | None) -> None:
+        self.begin()
+        if error is None:
+            self._syncing = False
+            self.broker.synced()
+            if self._failing:
+                self._failing = False
+                self.broker.unblock()
+        else:
+            self._failing = True
+            self.broker.write_failed(error)
+            self.broker.block("low on disk")
+
+    def report(self, error: BaseException) -> None:
+        """Something failed for good; any thread."""
+        self._call(self._fatal, error)
+
+    def committed(self, number: int) -> None:
+        """Definitions are written; any thread."""
+        self._call(self._committed, number)
+
+    def _committed(self, number: int) -> None:
+        self.begin()
+        self.broker.committed(number)
+
+    # time
+
+    def _set_timer(self) -> None:
+        due_us = self.broker.timers.next_due_us
+        if due_us == self._timer_due_us:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._timer_due_us = due_us
+        if due_us is not None:
+            delay_s = max(0.0, (due_us - self.broker.now_us()) / 1_000_000)
+            self._timer = self.loop.call_later(delay_s, self.tick)
+
+    def tick(self) -> None:
+        """Something may be due."""
+        self._timer_due_us = None
+        self.begin()
+        self.broker.tick()
+
+    # back-pressure
+
+    def _hold_back(self) -> None:
+        """Publishers are not read from while the disk is behind."""
+        store = self.broker.store
+        behind = (
+            self.broker.blocked is not None
+            or store.unsynced_bytes > self._unsynced_bytes_max
+            or store.memory_bytes > self._memory_bytes_max
+        )
+        if behind != self._held_back:
+            self._held_back = behind
+            for socket in list(self.sockets.values()):
+                socket.hold_back(behind)
+
+    @property
+    def held_back(self) -> bool:
+        return self._held_back

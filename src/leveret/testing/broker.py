@@ -1,0 +1,218 @@
+"""A real broker in the process, for tests: on a free port, in memory or on a directory, in milliseconds.
+
+    with Broker() as broker:                       # in a thread of its own
+        connection = pika.BlockingConnection(pika.URLParameters(broker.url))
+        ...
+        broker.wait_until_depth("orders", 3)
+
+    async with Broker() as broker: ...             # in the running loop
+
+It is the server that `leveret serve` runs, with the same store, so what a test sees is what production does.
+With a `VirtualClock` time passes when the test says so; `crash` and `restart` show what survives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
+
+from leveret.broker.broker import Limits
+from leveret.broker.queue import Queue
+from leveret.server.definitions import Definitions
+from leveret.server.server import Server, wall_clock_us
+from leveret.storage.files import Files, OsFiles
+from leveret.storage.store import Options
+from leveret.testing.clock import VirtualClock
+from leveret.testing.disk import SimulatedDisk
+
+T = TypeVar("T")
+
+WAIT_S = 10.0
+_SMALL = Options(wal_bytes=4 << 20, segment_bytes=4 << 20, memory_bytes=16 << 20)
+
+
+class Broker:
+    """`with Broker() as broker:` or `async with Broker() as broker:`; `broker.url` is where it listens."""
+
+    def __init__(
+        self,
+        directory: Path | str | None = None,
+        *,
+        clock: VirtualClock | None = None,
+        limits: Limits = Limits(),  # noqa: B008  (frozen)
+        options: Options = _SMALL,
+        port: int = 0,
+    ) -> None:
+        """In memory unless a directory is given; on the wall clock unless a virtual one is."""
+        self.clock = clock
+        self.disk = None if directory is not None else SimulatedDisk()
+        """What an in-memory broker writes to: it can crash, fill up and fail."""
+        self._directory = None if directory is None else Path(directory)
+        self._limits = limits
+        self._options = options
+        self._port = port
+        self._server: Server | None = None
+        self._loop: asyncio.AbstractEventLoop
+        self._thread: threading.Thread | None = None
+
+    # starting and stopping
+
+    def __enter__(self) -> Broker:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    async def __aenter__(self) -> Broker:
+        self._loop = asyncio.get_running_loop()
+        await self._start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.server.stop()
+
+    def start(self) -> None:
+        """Runs it in a thread; returns when it listens."""
+        started = threading.Event()
+        failure: list[BaseException] = []
+
+        async def run() -> None:
+            self._loop = asyncio.get_running_loop()
+            try:
+                await self._start()
+            except BaseException as error:
+                failure.append(error)
+                return
+            finally:
+                started.set()
+            await self.server.ended.wait()
+
+        self._thread = threading.Thread(target=lambda: asyncio.run(run()), name="leveret", daemon=True)
+        self._thread.start()
+        started.wait()
+        if failure:
+            raise failure[0]
+
+    def stop(self) -> None:
+        """Stops it as SIGTERM would."""
+        if self._thread is not None:
+            asyncio.run_coroutine_threadsafe(self.server.stop(), self._loop).result(WAIT_S)
+            self._thread.join(WAIT_S)
+            self._thread = None
+
+    async def _start(self) -> None:
+        files: Files
+        if self._directory is None:
+            assert self.disk is not None
+            files, path = self.disk, ":memory:"
+        else:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            files, path = OsFiles(str(self._directory)), str(self._directory / "definitions.db")
+        self._server = Server(
+            files,
+            definitions=Definitions(path),
+            port=self._port,
+            clock=self.clock or wall_clock_us,
+            options=self._options,
+            limits=self._limits,
+        )
+        await self._server.start()
+        if self.clock is not None:
+            self.clock.listen(self._tick)
+
+    def _tick(self) -> None:
+        if self._thread is None:
+            self.server.turns.tick()
+        else:
+            done = threading.Event()
+
+            def tick() -> None:
+                self.server.turns.tick()
+                self.server.turns.loop.call_soon(done.set)
+
+            self._loop.call_soon_threadsafe(tick)
+            done.wait(WAIT_S)
+
+    # where it is
+
+    @property
+    def server(self) -> Server:
+        assert self._server is not None, "the broker has not been started"
+        return self._server
+
+    @property
+    def port(self) -> int:
+        return self.server.port
+
+    @property
+    def url(self) -> str:
+        return self.server.url
+
+    # what it holds
+
+    def depth(self, queue: str, vhost: str = "/") -> int:
+        """How many messages of a queue are ready."""
+        return self.call(lambda: self._queue(queue, vhost).ready)
+
+    def unacked(self, queue: str, vhost: str = "/") -> int:
+        """How many messages of a queue are with consumers."""
+        return self.call(lambda: self._queue(queue, vhost).unacked)
+
+    def wait_until_depth(
+        self, queue: str, count: int, *, vhost: str = "/", timeout_s: float = WAIT_S
+    ) -> None:
+        self.wait_until(
+            lambda: self._queue(queue, vhost).ready == count,
+            f"queue '{queue}' has {count} messages ready",
+            timeout_s=timeout_s,
+        )
+
+    def wait_until_unacked(
+        self, queue: str, count: int, *, vhost: str = "/", timeout_s: float = WAIT_S
+    ) -> None:
+        self.wait_until(
+            lambda: self._queue(queue, vhost).unacked == count,
+            f"queue '{queue}' has {count} messages unacked",
+            timeout_s=timeout_s,
+        )
+
+    def wait_until(self, holds: Callable[[], bool], what: str, *, timeout_s: float = WAIT_S) -> None:
+        """Waits until something holds; it is looked at when the broker has done something, without sleeps."""
+        happened = threading.Event()
+        turns = self.server.turns
+
+        def look() -> None:
+            if not happened.is_set() and holds():
+                happened.set()
+                turns.watchers.remove(look)
+
+        def begin() -> None:
+            turns.watchers.append(look)
+            look()
+
+        self.call(begin)
+        if not happened.wait(timeout_s):
+            self.call(lambda: turns.watchers.remove(look) if look in turns.watchers else None)
+            raise TimeoutError(f"after {timeout_s} s it is not so that {what}")
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Runs something on the broker's thread, where its state may be looked at."""
+        if self._thread is None or threading.current_thread() is self._thread:
+            return function()
+        return asyncio.run_coroutine_threadsafe(_run(function), self._loop).result(WAIT_S)
+
+    def _queue(self, name: str, vhost: str) -> Queue:
+        return self.server.broker.vhosts[vhost].queue(name)
+
+
+async def _run(function: Callable[[], T]) -> T:
+    return function()
