@@ -157,8 +157,7 @@ class History:
 
     def delete(self, store: Store) -> None:
         for log in self.pick(store):
-            self.accounts[log.id].deleted = store.ticket
-            store.delete_log(log)
+            self.accounts[log.id].deleted = store.delete_log(log)
 
     def append(self, store: Store) -> None:
         for log in self.pick(store):

@@ -69,15 +69,21 @@ _AFTER_MESSAGE_ID = TIMESTAMP | TYPE | USER_ID | APP_ID | CLUSTER_ID
 class Peek(NamedTuple):
     """What the broker itself acts on; `headers` is where the table's entries lie in the payload."""
 
-    persistent: bool
+    delivery_mode: int | None
     priority: int
     expiration: bytes | None
     user_id: bytes | None
     headers: tuple[int, int] | None
 
+    @property
+    def persistent(self) -> bool:
+        return self.delivery_mode == PERSISTENT
 
-_TRANSIENT_ONLY = Peek(persistent=False, priority=0, expiration=None, user_id=None, headers=None)
-_PERSISTENT_ONLY = Peek(persistent=True, priority=0, expiration=None, user_id=None, headers=None)
+
+_MODES = {
+    mode: Peek(delivery_mode=mode, priority=0, expiration=None, user_id=None, headers=None)
+    for mode in (None, *range(256))
+}
 
 
 def peek(header: bytes) -> Peek:
@@ -90,11 +96,11 @@ def peek(header: bytes) -> Peek:
     try:
         flags = header[12] << 8 | header[13]
         if flags == DELIVERY_MODE and len(header) == _HEAD_BYTES + 1:
-            return _PERSISTENT_ONLY if header[14] == PERSISTENT else _TRANSIENT_ONLY
+            return _MODES[header[14]]
         if flags == 0 and len(header) == _HEAD_BYTES:
-            return _TRANSIENT_ONLY
+            return _MODES[None]
         position = _HEAD_BYTES
-        persistent = False
+        mode: int | None = None
         priority = 0
         expiration = user_id = headers = None
         if flags & CONTENT_TYPE:
@@ -106,7 +112,7 @@ def peek(header: bytes) -> Peek:
             position = start + int.from_bytes(header[position:start], "big")
             headers = (start, position)
         if flags & DELIVERY_MODE:
-            persistent = header[position] == PERSISTENT
+            mode = header[position]
             position += 1
         if flags & PRIORITY:
             priority = header[position]
@@ -139,8 +145,8 @@ def peek(header: bytes) -> Peek:
     if position != len(header):
         raise SyntaxError_("content header: its properties do not fill it exactly")
     if flags & _PEEKED:
-        return Peek(persistent, priority, expiration, user_id, headers)
-    return _PERSISTENT_ONLY if persistent else _TRANSIENT_ONLY
+        return Peek(mode, priority, expiration, user_id, headers)
+    return _MODES[mode]
 
 
 def body_size(header: bytes) -> int:

@@ -118,8 +118,8 @@ class Scanner:
             kind, channel, size = FRAME.unpack_from(data, position)
             start = position + 7
             stop = start + size
-            if self.frame_max and size > self.frame_max - OVERHEAD_BYTES:
-                return self._stop(channel, self._too_large(kind, size, data[start : start + 64]), events, end)
+            if self.frame_max and size > self.frame_max:  # RabbitMQ does not count what is around it either
+                return self._stop(channel, self._too_large(kind, size), events, end)
             if stop >= end:
                 break
             if data[stop] != FRAME_END:
@@ -147,20 +147,20 @@ class Scanner:
         self._assemblies.clear()
         return end
 
-    def _too_large(self, kind: int, size: int, octets: bytes) -> FrameError:
+    def _too_large(self, kind: int, size: int) -> FrameError:
         limit = self.frame_max - OVERHEAD_BYTES
-        return FrameError(
-            f"type {kind}, first 16 octets = {_erlang(octets[:16])}: {{frame_too_large,{size},{limit}}}"
-        )
+        return FrameError(f"type {kind}, all octets = <<>>: {{frame_too_large,{size},{limit}}}")
 
     # frame by frame
 
     def _take(self, kind: int, channel: int, payload: bytes, events: list[Event]) -> None:
-        if kind == HEARTBEAT:
+        if kind not in (METHOD, HEADER, BODY, HEARTBEAT) or (kind == HEARTBEAT and payload):
+            raise FrameError(f"type {kind}, all octets = {_erlang(payload)}: unknown_frame")
+        if kind == HEARTBEAT and not channel:
             events.append(Heartbeat())
             return
-        if kind not in (METHOD, HEADER, BODY):
-            raise FrameError(f"type {kind}, all octets = {_erlang(payload)}: unknown_frame")
+        if kind == HEARTBEAT or (kind != METHOD and not channel):
+            raise UnexpectedFrame(f"type {kind}, all octets = {_erlang(payload)}")
         assembly = self._assemblies.get(channel)
         if assembly is None:
             self._take_method(kind, channel, payload, events)
@@ -181,7 +181,7 @@ class Scanner:
         self, assembly: _Assembly, kind: int, channel: int, payload: bytes, events: list[Event]
     ) -> None:
         method = (BASIC, assembly.method[3])
-        if kind != HEADER:
+        if kind != HEADER or payload[2:4] not in (b"", b"\x00\x00"):  # a weight
             raise UnexpectedFrame(
                 "expected content header for class 60, got non content header frame instead", method=method
             )
@@ -240,9 +240,16 @@ def _publishes(
         header = position + method_bytes
         if header + 22 > end:
             break
-        kind, on, size, class_id, _, body_size = unpack_content(data, header)
+        kind, on, size, class_id, weight, body_size = unpack_content(data, header)
         header_end = header + 7 + size
-        if kind != 2 or on != channel or class_id != 60 or size < 14 or body_size > message_max_bytes:
+        if (
+            kind != 2
+            or on != channel
+            or class_id != 60
+            or weight
+            or size < 14
+            or body_size > message_max_bytes
+        ):
             break
         body = header_end + 8
         if body > end or data[header_end] != 0xCE:
@@ -292,4 +299,6 @@ def _bad_end(kind: int, data: bytes, start: int, stop: int) -> FrameError:
 
 def _erlang(octets: bytes) -> str:
     """Bytes as Erlang prints them: clients have seen RabbitMQ's texts."""
-    return "<<" + ",".join(map(str, octets)) + ">>"
+    if octets and all(32 <= octet < 127 for octet in octets):
+        return f'<<"{octets.decode()}">>'
+    return "<<" + ",".join(map(str, octets[:128])) + ">>"

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from leveret.amqp.methods import Method
 from leveret.broker.accounts import GUEST, GUEST_HASH, Accounts
 from leveret.broker.connection import Connection
 from leveret.broker.counters import Counters
@@ -100,6 +101,7 @@ class Broker:
         self._awake: dict[Queue, None] = {}
         self._stalled: dict[Queue, None] = {}
         self._waiting: dict[Channel, None] = {}
+        self._notices: list[tuple[Channel, Method]] = []
         self._restore(rows)
 
     # time
@@ -125,9 +127,10 @@ class Broker:
         else:
             waiting += messages
 
-    def owe(self, channel: Channel, count: int) -> None:
+    def owe(self, channel: Channel, count: int, *, durable: bool) -> None:
         """The channel is owed confirms for so many publishes of this turn."""
         channel.unsealed += count
+        channel.unsealed_durable |= durable
         self._owing[channel] = None
 
     def wake(self, queue: Queue) -> None:
@@ -154,12 +157,12 @@ class Broker:
         for channel in self._owing:
             if channel.confirms is not None and channel.unsealed:
                 if error is None:
-                    channel.confirms.expect(channel.unsealed, ticket)
+                    channel.confirms.expect(channel.unsealed, ticket if channel.unsealed_durable else 0)
                 else:
                     channel.note_nack(str(error), channel.unsealed)
                     channel.confirms.refuse(channel.unsealed)
                 self._waiting[channel] = None
-            channel.unsealed = 0
+            channel.unsealed, channel.unsealed_durable = 0, False
         self._owing.clear()
 
     def end_turn(self) -> bool:
@@ -171,14 +174,18 @@ class Broker:
             awake, self._awake = self._awake, {}
             for queue in awake:
                 queue.run()
+        for channel, method in self._notices:
+            if not channel.closed:
+                channel.reply(method)
+        self._notices.clear()
         self._release()
         return bool(self._awake)
 
-    # durability
+    def tell_later(self, channel: Channel, method: Method) -> None:
+        """Something that the client did not ask for: after the answers of this turn."""
+        self._notices.append((channel, method))
 
-    def ticket_for(self, queues: Iterable[Queue]) -> int:
-        """What a confirm waits for: nothing, if none of the queues is durable."""
-        return self.store.ticket if any(queue.durable for queue in queues) else 0
+    # durability
 
     def await_durable(self, channel: Channel) -> None:
         self._waiting[channel] = None

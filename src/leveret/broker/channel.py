@@ -16,7 +16,7 @@ from pamqp import commands
 
 from leveret.amqp import methods
 from leveret.amqp.deliveries import deliver_frames
-from leveret.amqp.methods import Method
+from leveret.amqp.methods import Method, make
 from leveret.amqp.properties import with_headers
 from leveret.broker import deadlines
 from leveret.broker.confirms import Confirms
@@ -60,7 +60,8 @@ class Channel:
         self.confirms: Confirms | None = None
         self.unsealed = 0
         """Publishes of this turn that are not yet in the store."""
-        self.unsealed_persistent = False
+        self.unsealed_durable = False
+        """Whether some of them must be synced before they are confirmed."""
         self.transaction: Buffer | None = None
         self.reply_consumer: Consumer | None = None
         """Its consumer of `amq.rabbitmq.reply-to`."""
@@ -166,9 +167,14 @@ class Channel:
             self.outstanding -= count
         if self.prefetch:
             for each in self.consumers.values():
-                each.queue.wake()
-        elif consumer.queue.ready:
-            consumer.queue.wake()
+                if each is not self.reply_consumer:
+                    each.queue.consumers.unblock(each)
+                    each.queue.wake()
+        else:
+            if consumer.blocked:
+                consumer.queue.consumers.unblock(consumer)
+            if consumer.queue.ready:
+                consumer.queue.wake()
 
     # consumers
 
@@ -186,7 +192,7 @@ class Channel:
         self.consumers.pop(consumer.tag, None)
         if self.closed or not self.connection.understands("consumer_cancel_notify"):
             return False
-        self.reply(commands.Basic.Cancel(consumer.tag, True))
+        self.broker.tell_later(self, make(commands.Basic.Cancel, consumer_tag=consumer.tag, nowait=True))
         return True
 
     def note_nack(self, reason: str, count: int) -> None:

@@ -22,6 +22,7 @@ class Consumer:
     """A `basic.consume` that was not cancelled, or the getter that stands for a channel's `basic.get`s."""
 
     __slots__ = (
+        "blocked",
         "channel",
         "exclusive",
         "label",
@@ -58,6 +59,8 @@ class Consumer:
         self.priority = priority
         self.timeout_us = timeout_us
         """How long a delivery may stay unsettled; 0 for ever."""
+        self.blocked = False
+        """It was passed over for want of credit: when it has some again, it joins the end of the line."""
         self.watched = False
         """Whether a timer is set for its oldest delivery."""
         self.outstanding = 0
@@ -137,7 +140,15 @@ class Consumers:
             credit = consumer.credit
             if credit:
                 found.append((consumer, credit))
+            else:
+                consumer.blocked = True
         return found
+
+    def unblock(self, consumer: Consumer) -> None:
+        """It may have credit again."""
+        if consumer.blocked and consumer in self._waiting and consumer.credit:
+            consumer.blocked = False
+            self.served(consumer)
 
     def served(self, consumer: Consumer) -> None:
         """It has had its turn: it goes behind the others of its priority."""

@@ -43,6 +43,15 @@ def admit(queue: Queue, messages: Sequence[Message]) -> int:
     return done
 
 
+def has_room(queue: Queue, messages: Sequence[Message]) -> bool:
+    """Whether all of them could be appended, one after the other."""
+    limit, limit_bytes = queue.arguments.max_length, queue.arguments.max_length_bytes
+    if limit is not None and queue.ready + len(messages) > limit:
+        return False
+    size = queue.ready_bytes + sum(len(message.body) for message in messages[:-1])
+    return limit_bytes is None or size < limit_bytes
+
+
 def trim(queue: Queue) -> None:
     """Drops from the head what is over the limit."""
     if queue.arguments.overflow != "drop-head":

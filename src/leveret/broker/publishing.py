@@ -22,6 +22,7 @@ from leveret.broker.arguments import parse_expiration
 from leveret.broker.deaths import Reason
 from leveret.broker.exchange import Exchange
 from leveret.broker.queue import EXPIRES, Queue
+from leveret.broker.terms import type_name
 from leveret.storage.errors import WriteFailed
 from leveret.storage.records import PERSISTENT, Message
 
@@ -50,6 +51,8 @@ class Route(NamedTuple):
     """Each message must be routed on its own."""
     refusing: bool
     """A queue may refuse messages."""
+    durable: bool
+    """A queue keeps persistent messages."""
 
 
 def publish(channel: Channel, method: bytes, contents: list[tuple[bytes, bytes]]) -> None:
@@ -64,6 +67,7 @@ def publish(channel: Channel, method: bytes, contents: list[tuple[bytes, bytes]]
     seen = channel.connection.seen_headers
     exchange, key = route.exchange_bytes, route.key_bytes
     messages: list[Message] = []
+    all_flags = 0
     if not route.by_headers:
         for position, (header, body) in enumerate(contents):
             meaning = seen.get(header)
@@ -71,14 +75,15 @@ def publish(channel: Channel, method: bytes, contents: list[tuple[bytes, bytes]]
                 try:
                     meaning = _look_at(channel.connection, header)
                 except ChannelException:
-                    _accept(channel, route, messages)
+                    _accept(channel, route, messages, persistent=bool(all_flags & PERSISTENT))
                     raise
             if meaning == SPECIAL:
-                _accept(channel, route, messages)
+                _accept(channel, route, messages, persistent=bool(all_flags & PERSISTENT))
                 _publish_singly(channel, route, contents[position:])
                 return
+            all_flags |= meaning
             messages.append(Message(exchange, key, header, body, meaning & 0xFF, meaning >> 8))
-        _accept(channel, route, messages)
+        _accept(channel, route, messages, persistent=bool(all_flags & PERSISTENT))
     else:
         _publish_singly(channel, route, contents)
 
@@ -109,7 +114,12 @@ def _resolve(channel: Channel, method: bytes) -> Route:
         queues,
         by_headers,
         any(map(overflow.refuses, queues)),
+        _any_durable(queues),
     )
+
+
+def _any_durable(queues: Sequence[Queue]) -> bool:
+    return any(queue.durable for queue in queues)
 
 
 def _look_at(connection: Connection, header: bytes) -> int:
@@ -117,6 +127,7 @@ def _look_at(connection: Connection, header: bytes) -> int:
     peek = properties.peek(header)
     if peek.headers is not None:
         properties.headers_of(header)  # who reads them later could not blame the publisher any more
+    _check_mode(peek.delivery_mode)
     if peek.user_id is not None or replyto.NAME_BYTES in header or b"\x02CC" in header or b"BCC" in header:
         return SPECIAL
     meaning = (PERSISTENT if peek.persistent else 0) | peek.priority << 8
@@ -135,6 +146,7 @@ def _publish_singly(channel: Channel, route: Route, contents: Sequence[tuple[byt
     """One by one, because headers decide: where it goes, who sent it, who answers."""
     for header, body in contents:
         peek = properties.peek(header)
+        _check_mode(peek.delivery_mode)
         if peek.user_id is not None:
             _check_user(channel, peek.user_id)
         flags = PERSISTENT if peek.persistent else 0
@@ -149,7 +161,13 @@ def _publish_singly(channel: Channel, route: Route, contents: Sequence[tuple[byt
         queues = tuple(channel.vhost.route_message(route.exchange, keys, header))
         refusing = any(map(overflow.refuses, queues))
         message = Message(route.exchange_bytes, route.key_bytes, header, body, flags, peek.priority)
-        _accept(channel, route._replace(queues=queues, refusing=refusing), [message])
+        single = route._replace(queues=queues, refusing=refusing, durable=_any_durable(queues))
+        _accept(channel, single, [message], persistent=peek.persistent)
+
+
+def _check_mode(mode: int | None) -> None:
+    if mode is not None and mode not in (1, 2):
+        raise PreconditionFailed(f"invalid message: {{delivery_mode_unknown,{mode}}}")
 
 
 def _check_user(channel: Channel, user_id: bytes) -> None:
@@ -175,14 +193,15 @@ def _copies(route: Route, header: bytes) -> tuple[list[str], bytes]:
 
 def _keys_of(name: str, value: Value) -> list[str]:
     if not isinstance(value, list):
-        raise PreconditionFailed(f"invalid type for header '{name}', expected array")
+        kind = type_name(value)
+        raise PreconditionFailed(f'invalid message: {{unacceptable_type_in_header,"{name}",{kind}}}')
     return [key for key in value if isinstance(key, str)]
 
 
 def _accept_reply(channel: Channel, route: Route, header: bytes, body: bytes) -> None:
     """A direct reply goes to a channel, not to a queue."""
-    sent = replyto.send(channel.broker, route.key, route.exchange_bytes, header, body)
-    if not sent and route.mandatory:
+    replyto.send(channel.broker, route.key, route.exchange_bytes, header, body)
+    if route.mandatory:  # a direct reply is never routed, not even one that arrives
         return_messages(channel, route, [Message(route.exchange_bytes, route.key_bytes, header, body)])
     channel.broker.flush()
     if channel.confirms is not None:
@@ -190,7 +209,7 @@ def _accept_reply(channel: Channel, route: Route, header: bytes, body: bytes) ->
         channel.broker.await_durable(channel)
 
 
-def _accept(channel: Channel, route: Route, messages: list[Message]) -> None:
+def _accept(channel: Channel, route: Route, messages: list[Message], *, persistent: bool) -> None:
     """Messages whose queues are known: into the transaction, back to the publisher, or into the queues."""
     if not messages:
         return
@@ -207,7 +226,7 @@ def _accept(channel: Channel, route: Route, messages: list[Message]) -> None:
     for queue in route.queues:
         broker.enqueue(queue, messages)
     if channel.confirms is not None:
-        broker.owe(channel, len(messages))
+        broker.owe(channel, len(messages), durable=persistent and route.durable)
 
 
 def _offer(channel: Channel, route: Route, messages: Sequence[Message]) -> None:
@@ -229,7 +248,7 @@ def _offer(channel: Channel, route: Route, messages: Sequence[Message]) -> None:
         channel.note_nack(str(error), len(messages))
     if channel.confirms is not None:
         if accepted:
-            channel.confirms.expect(accepted, broker.ticket_for(route.queues))
+            channel.confirms.expect(accepted, broker.store.ticket)
         if accepted < len(messages):
             channel.note_nack("a queue is full (reject-publish)", len(messages) - accepted)
             channel.confirms.refuse(len(messages) - accepted)

@@ -101,11 +101,13 @@ class Queue:
     def check_access(self, connection: Connection) -> None:
         """An exclusive queue belongs to the connection that declared it."""
         if self.owner is not None and self.owner is not connection:
-            raise ResourceLocked(
-                f"cannot obtain exclusive access to locked {self}. It could be originally declared on "
-                "another connection or the exclusive property value does not match that of the original "
-                "declaration."
-            )
+            raise self.locked()
+
+    def locked(self) -> ResourceLocked:
+        return ResourceLocked(
+            f"cannot obtain exclusive access to locked {self}. It could be originally declared on another "
+            "connection or the exclusive property value does not match that of the original declaration."
+        )
 
     # in
 

@@ -42,11 +42,11 @@ def exists(broker: Broker, key: str) -> bool:
     return _find(broker, key) is not None
 
 
-def send(broker: Broker, key: str, exchange: bytes, header: bytes, body: bytes) -> bool:
-    """Delivers an answer; False when nobody waits for it."""
+def send(broker: Broker, key: str, exchange: bytes, header: bytes, body: bytes) -> None:
+    """Delivers an answer, if somebody waits for it."""
     channel = _find(broker, key)
     if channel is None or channel.reply_consumer is None:
-        return False
+        return
     tag = channel.next_tag
     channel.next_tag += 1
     channel.connection.send_all(
@@ -62,7 +62,6 @@ def send(broker: Broker, key: str, exchange: bytes, header: bytes, body: bytes) 
             frame_max=channel.connection.frame_max,
         )
     )
-    return True
 
 
 def _find(broker: Broker, key: str) -> Channel | None:

@@ -10,9 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from leveret.amqp.errors import PreconditionFailed
 from leveret.amqp.events import Settlement
 from leveret.amqp.scanner import ACK
-from leveret.broker import publishing, settling
+from leveret.broker import overflow, publishing, settling
 from leveret.broker.unacked import Run
 from leveret.broker.work import Work
 from leveret.storage.journal import Outcome
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from leveret.broker.channel import Channel
     from leveret.broker.consumer import Consumer
     from leveret.broker.publishing import Route
+    from leveret.broker.queue import Queue
 
 
 @dataclass(slots=True)
@@ -41,6 +43,7 @@ class Buffer:
     def commit(self, channel: Channel) -> int:
         """Makes it all happen; returns the ticket under which it is durable."""
         channel.broker.flush()
+        self._check_room()
         work = Work(channel.broker)
         for route, messages in self.publishes:
             if not route.queues and route.mandatory:
@@ -60,6 +63,16 @@ class Buffer:
                 channel.freed(run.holder, len(run))
         self.publishes, self.settlements = [], []
         return ticket
+
+    def _check_room(self) -> None:
+        """A queue that refuses one of the messages refuses them all: the code and text are RabbitMQ's."""
+        wanted: dict[Queue, list[Message]] = {}
+        for route, messages in self.publishes:
+            for queue in route.queues if route.refusing else ():
+                wanted.setdefault(queue, []).extend(messages)
+        for queue, messages in wanted.items():
+            if overflow.refuses(queue) and not overflow.has_room(queue, messages):
+                raise PreconditionFailed("partial tx completion")
 
     def rollback(self, channel: Channel) -> None:
         """Forgets the publishes; the deliveries are outstanding again."""

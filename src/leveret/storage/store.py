@@ -197,7 +197,7 @@ class Store:
     @property
     def ticket(self) -> int:
         """What has been changed so far is durable when `safe_ticket` has reached this."""
-        return self._wal.ticket
+        return self._wal.ticket_so_far
 
     @property
     def lock(self) -> AbstractContextManager[bool]:
@@ -298,7 +298,7 @@ class Store:
             for cursor, entry in transaction.drops:
                 cursor.progress.drop(entry.ranges)
                 self.record(cursor, entry)
-            return self._wal.ticket
+            return self._wal.ticket_so_far
 
     # inside
 

@@ -93,6 +93,12 @@ class Wal:
         return self._round.ticket
 
     @property
+    def ticket_so_far(self) -> int:
+        """Everything collected so far is safe when `synced` has reached this, be it of this round or not."""
+        round_ = self._round
+        return round_.ticket if round_.batches else round_.ticket - 1
+
+    @property
     def collected_bytes(self) -> int:
         """Bytes of messages in the current round."""
         return self._round.size

@@ -28,10 +28,25 @@ def qos(channel: Channel, method: spec.Basic.Qos) -> None:
     if method.global_:
         channel.prefetch = method.prefetch_count
         for consumer in channel.consumers.values():
-            consumer.queue.wake()
+            if consumer is not channel.reply_consumer:
+                consumer.queue.wake()
     else:
         channel.consumer_prefetch = method.prefetch_count
+        if channel.connection.properties.get("product") == "py-amqp":
+            _change_running(channel, method.prefetch_count)
     channel.reply(spec.Basic.QosOk())
+
+
+def _change_running(channel: Channel, prefetch: int) -> None:
+    """Kombu goes by the specification with every broker that is not called RabbitMQ (decision 10).
+
+    There a limit holds for the channel, from now on; Celery raises it for every task that waits for its
+    time, and its consumer must notice.
+    """
+    for consumer in channel.consumers.values():
+        if consumer is not channel.reply_consumer:
+            consumer.prefetch = prefetch
+            consumer.queue.wake()
 
 
 def consume(channel: Channel, method: spec.Basic.Consume) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def declare(channel: Channel, method: spec.Queue.Declare) -> None:
     name = cleaned(method.queue)
-    if method.passive and replyto.is_reply_key(name):
+    if name == replyto.NAME or (method.passive and replyto.is_reply_key(name)):
         _declare_reply(channel, name, method)
         return
     if method.passive:
@@ -42,7 +42,7 @@ def declare(channel: Channel, method: spec.Queue.Declare) -> None:
 
 def _declare_reply(channel: Channel, name: str, method: spec.Queue.Declare) -> None:
     """Whether somebody still waits for a direct reply."""
-    if not replyto.exists(channel.broker, name):
+    if name != replyto.NAME and not replyto.exists(channel.broker, name):
         raise NotFound(f"no queue '{name}' in vhost '{channel.vhost.name}'")
     if not method.nowait:
         channel.reply(make(spec.Queue.DeclareOk, queue=name, message_count=0, consumer_count=1))
@@ -87,9 +87,10 @@ def _declare(channel: Channel, name: str, method: spec.Queue.Declare) -> Queue:
 def _check_equivalent(channel: Channel, current: Queue, method: spec.Queue.Declare) -> None:
     where = {"kind": "queue", "name": current.name, "vhost": channel.vhost.name}
     current.check_access(channel.connection)
+    if method.exclusive != (current.owner is not None):
+        raise current.locked()
     arguments.check_same("durable", current.durable, method.durable, **where)
     arguments.check_same("auto_delete", current.auto_delete, method.auto_delete, **where)
-    arguments.check_same("exclusive", current.owner is not None, method.exclusive, **where)
     arguments.check_equivalent(current.table, table_of(method), **where)
 
 
