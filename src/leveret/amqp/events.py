@@ -52,10 +52,12 @@ class Oversized(NamedTuple):
 
 
 class Violation(NamedTuple):
-    """The peer broke the protocol: nothing after it is read. `channel` is where it happened."""
+    """The peer broke the protocol. `channel` is where it happened."""
 
     channel: int
     error: AmqpError
+    lost: bool = False
+    """Nobody knows where the next frame begins: nothing more is read."""
 
 
 class Heartbeat(NamedTuple):

@@ -163,7 +163,7 @@ def decode(payload: bytes) -> Method:
     `NotImplemented_` for a method that nobody knows (RabbitMQ drops the connection without a word).
     """
     if len(payload) < _IDS.size:
-        raise FrameError(f"type {FRAME_METHOD}, all octets = {_octets(payload)}: unknown_frame")
+        raise FrameError(f"type {FRAME_METHOD}, all octets = {_octets(payload)}: unknown_frame", method=None)
     plan = _PLANS.get(int.from_bytes(payload[:4], "big"))
     if plan is None:
         class_id, method_id = _IDS.unpack_from(payload)

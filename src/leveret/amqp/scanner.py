@@ -6,8 +6,8 @@ that lies whole in the bytes is cut out with two slices, a following one with th
 recognised by comparing bytes, and acks of consecutive tags become one event. Everything else goes frame by
 frame. What methods mean, and whether a channel is open, is left to the broker.
 
-The rule: any bytes give events, the last of which may be a `Violation`; nothing is raised, and no more is
-kept than one frame and the announced bodies of messages in progress, each of at most `message_max_bytes`.
+The rule: any bytes give events, some of which may be a `Violation`; nothing is raised, and no more is kept
+than one frame and the announced bodies of messages in progress, each of at most `message_max_bytes`.
 """
 
 from __future__ import annotations
@@ -137,12 +137,13 @@ class Scanner:
             try:
                 self._take(kind, channel, data[start:stop], events)
             except AmqpError as error:
-                return self._stop(channel, error, events, end)
+                events.append(Violation(channel, error))
+                assemblies.pop(channel, None)
             position = stop + 1
         return position
 
     def _stop(self, channel: int, error: AmqpError, events: list[Event], end: int) -> int:
-        events.append(Violation(channel, error))
+        events.append(Violation(channel, error, lost=True))
         self._stopped = True
         self._assemblies.clear()
         return end
@@ -251,8 +252,14 @@ def _publishes(
             or body_size > message_max_bytes
         ):
             break
+        if header_end >= end or data[header_end] != 0xCE:
+            break
+        if not body_size:
+            contents.append((data[header + 7 : header_end], b""))
+            position = header_end + 1
+            continue
         body = header_end + 8
-        if body > end or data[header_end] != 0xCE:
+        if body > end:
             break
         kind, on, size = unpack_frame(data, header_end + 1)
         after = body + size

@@ -166,13 +166,12 @@ class Channel:
         if not consumer.is_getter:
             self.outstanding -= count
         if self.prefetch:
-            for each in self.consumers.values():
-                if each is not self.reply_consumer:
-                    each.queue.consumers.unblock(each)
-                    each.queue.wake()
+            for queue in {each.queue for each in self.consumers.values() if each is not self.reply_consumer}:
+                queue.consumers.unblock(self)
+                queue.wake()
         else:
             if consumer.blocked:
-                consumer.queue.consumers.unblock(consumer)
+                consumer.queue.consumers.unblock(self)
             if consumer.queue.ready:
                 consumer.queue.wake()
 

@@ -32,7 +32,7 @@ from leveret.amqp.errors import (
 from leveret.amqp.events import Contents, Event, MethodFrame, Oversized, ProtocolHeader, Settlement, Violation
 from leveret.amqp.frames import FRAME_MIN_BYTES, METHOD, PROTOCOL_HEADER, frame
 from leveret.amqp.methods import Method, make
-from leveret.amqp.scanner import Scanner
+from leveret.amqp.scanner import PUBLISH, Scanner
 from leveret.amqp.tables import Value
 from leveret.broker import publishing, settling
 from leveret.broker.accounts import GUEST, User
@@ -99,12 +99,16 @@ class Connection:
         self.channels: dict[int, Channel] = {}
         self.closing: set[int] = set()
         """Channels that we have closed and whose close-ok has not come."""
+        self._crossed: set[int] = set()
+        """Channels that both sides closed at once: a close-ok is still to come."""
         self.publishes = False
         """Whether it has published: such connections are held back when the broker is short of something."""
         self.routes: dict[bytes, Route] = {}
         self.seen_headers: dict[bytes, int] = {}
         self._user: User | None = None
         self._vhost: VirtualHost | None = None
+        self.deaf = False
+        """What it sends can't be read any more: it is not waited for when it is closed."""
         self.closed_for: AmqpError | None = None
 
     # what it is
@@ -164,6 +168,8 @@ class Connection:
             case Contents():
                 channel = self._open_channel(event.channel, event.method)
                 if channel is not None:
+                    if event.method[:4] != PUBLISH:
+                        raise CommandInvalid("unimplemented method", method=(60, event.method[3]))
                     if not self.publishes:
                         self._first_publish()
                     publishing.publish(channel, event.method, event.contents)
@@ -184,6 +190,9 @@ class Connection:
                         f"message size {event.size_bytes} is larger than configured max size {limit}"
                     )
             case Violation():
+                self.deaf |= event.lost
+                if self.state is State.CLOSING:
+                    return
                 raise event.error if self.state is State.RUNNING else _HungUp
 
     def _open_channel(self, number: int, method: bytes) -> Channel | None:
@@ -203,7 +212,7 @@ class Connection:
         if self.state is not State.RUNNING:
             if self.state is State.OPENING:
                 octets = ",".join(map(str, payload))
-                raise UnexpectedFrame(f"type 1, all octets = <<{octets}>>")
+                raise UnexpectedFrame(f"type 1, all octets = <<{octets}>>", method=None)
             raise _HungUp
         if payload[:4] == _ACCESS_REQUEST:
             if self._open_channel(number, payload) is not None:
@@ -212,6 +221,8 @@ class Connection:
         method = methods.decode(payload)
         if number in self.closing:
             self._handle_while_closing(number, method)
+        elif isinstance(method, commands.Channel.CloseOk) and number in self._crossed:
+            self._crossed.discard(number)
         elif isinstance(method, commands.Channel.Open) and number not in self.channels:
             self._open(number)
         elif isinstance(method, commands.Channel.Close) and number in self.channels:
@@ -231,6 +242,7 @@ class Connection:
             self.closing.discard(number)
         elif isinstance(method, commands.Channel.Close):
             self.closing.discard(number)
+            self._crossed.add(number)
             self._send(number, commands.Channel.CloseOk())
         elif isinstance(method, commands.Channel.Open):
             raise ChannelError("second 'channel.open' seen")
@@ -325,8 +337,9 @@ class Connection:
         ):
             self._end_channels()
             self._send(0, commands.Connection.CloseOk())
-            self.state = State.CLOSED
-            self.broker.connections.pop(self, None)
+            if self.state is not State.CLOSING:  # both sides close: our close-ok is still to come
+                self.state = State.CLOSED
+                self.broker.connections.pop(self, None)
         elif self.state is State.CLOSING:
             if isinstance(method, commands.Connection.CloseOk):
                 self.state = State.CLOSED

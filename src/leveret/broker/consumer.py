@@ -27,6 +27,7 @@ class Consumer:
         "exclusive",
         "label",
         "no_ack",
+        "number",
         "outstanding",
         "prefetch",
         "priority",
@@ -59,6 +60,8 @@ class Consumer:
         self.priority = priority
         self.timeout_us = timeout_us
         """How long a delivery may stay unsettled; 0 for ever."""
+        self.number = 0
+        """Of its queue's consumers it was the so-and-so-many-th."""
         self.blocked = False
         """It was passed over for want of credit: when it has some again, it joins the end of the line."""
         self.watched = False
@@ -92,6 +95,7 @@ class Consumers:
         self._single_active = single_active
         self._waiting: list[Consumer] = []
         """Highest priority first; within a priority, whoever was served last is last."""
+        self._added = 0
         self.active: Consumer | None = None
         """With a single active consumer: the one."""
 
@@ -107,11 +111,13 @@ class Consumers:
 
     def add(self, consumer: Consumer) -> None:
         """Raises when there is an exclusive one, or the new one wants to be that and is not alone."""
-        if self._waiting and (consumer.exclusive or self.exclusive):
+        if (consumer.exclusive and (self._waiting or self._single_active)) or self.exclusive:
             queue = consumer.queue
             raise AccessRefused(f"{queue} in exclusive use")
         position = sum(each.priority >= consumer.priority for each in self._waiting)
         self._waiting.insert(position, consumer)
+        self._added += 1
+        consumer.number = self._added
         if self._single_active and self.active is None:
             self.active = consumer
 
@@ -125,8 +131,9 @@ class Consumers:
         return True
 
     def clear(self) -> list[Consumer]:
+        """All of them, in the order in which they came."""
         gone, self._waiting, self.active = self._waiting, [], None
-        return gone
+        return sorted(gone, key=lambda consumer: consumer.number)
 
     def next_with_credit(self) -> list[tuple[Consumer, int]]:
         """Consumers of the highest priority that has credit, with how much, in the order of their turn."""
@@ -140,15 +147,16 @@ class Consumers:
             credit = consumer.credit
             if credit:
                 found.append((consumer, credit))
-            else:
+            elif not found:
                 consumer.blocked = True
         return found
 
-    def unblock(self, consumer: Consumer) -> None:
-        """It may have credit again."""
-        if consumer.blocked and consumer in self._waiting and consumer.credit:
-            consumer.blocked = False
-            self.served(consumer)
+    def unblock(self, channel: Channel) -> None:
+        """Consumers of this channel may have credit again: they join the end of the line, in their order."""
+        for consumer in [each for each in self._waiting if each.blocked and each.channel is channel]:
+            if consumer.credit:
+                consumer.blocked = False
+                self.served(consumer)
 
     def served(self, consumer: Consumer) -> None:
         """It has had its turn: it goes behind the others of its priority."""

@@ -29,15 +29,11 @@ def admit(queue: Queue, messages: Sequence[Message]) -> int:
     """Appends as many as there is room for, while consumers make more; returns how many that were."""
     done = 0
     while done < len(messages):
-        if _is_full(queue):
+        if not _room(queue, messages[done]):
             queue.run()
-            if _is_full(queue):
-                break
-        count = len(messages) - done
-        if queue.arguments.max_length is not None:
-            count = min(count, queue.arguments.max_length - queue.ready)
-        if queue.arguments.max_length_bytes is not None:
-            count = 1
+        count = min(_room(queue, messages[done]), len(messages) - done)
+        if not count:
+            break
         queue.append(messages[done : done + count])
         done += count
     return done
@@ -48,8 +44,8 @@ def has_room(queue: Queue, messages: Sequence[Message]) -> bool:
     limit, limit_bytes = queue.arguments.max_length, queue.arguments.max_length_bytes
     if limit is not None and queue.ready + len(messages) > limit:
         return False
-    size = queue.ready_bytes + sum(len(message.body) for message in messages[:-1])
-    return limit_bytes is None or size < limit_bytes
+    size = queue.ready_bytes + sum(len(message.body) for message in messages)
+    return limit_bytes is None or size <= limit_bytes
 
 
 def trim(queue: Queue) -> None:
@@ -73,11 +69,13 @@ def count_ready_bytes(queue: Queue) -> int:
     return total
 
 
-def _is_full(queue: Queue) -> bool:
+def _room(queue: Queue, message: Message) -> int:
+    """How many messages can be appended now, beginning with this one; where bytes count, one at a time."""
     limit, limit_bytes = queue.arguments.max_length, queue.arguments.max_length_bytes
-    if limit is not None and queue.ready >= limit:
-        return True
-    return limit_bytes is not None and queue.ready_bytes >= limit_bytes
+    room = max(0, limit - queue.ready) if limit is not None else _AT_ONCE
+    if limit_bytes is None:
+        return room
+    return min(room, int(queue.ready_bytes + len(message.body) <= limit_bytes))
 
 
 def _over(queue: Queue) -> list[Range]:

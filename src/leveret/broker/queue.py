@@ -9,6 +9,7 @@ flight, settled) at any time, and a change of state is one call of the store.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -166,6 +167,8 @@ class Queue:
             if handed_bytes >= _TURN_BYTES:
                 self.wake()
                 return
+            if len(chosen) > 1 and any(consumer.channel.prefetch for consumer, _ in chosen):
+                chosen = [(chosen[0][0], 1)]  # they may share the channel's credit
             credit = sum(each for _, each in chosen)
             label = chosen[0][0].label if len(chosen) == 1 else b""
             records = self.take(min(credit, self._batch), who=label)
@@ -210,26 +213,10 @@ class Queue:
             consumer.channel.deliver(consumer, records)
             self.consumers.served(consumer)
             return size
-        shares: dict[Consumer, list[Record]] = {consumer: [] for consumer, _ in chosen}
-        turns = [[consumer, credit] for consumer, credit in chosen]
-        position = 0
-        for record in records:
-            position %= len(turns)
-            turn = turns[position]
-            shares[turn[0]].append(record)  # type: ignore[index]
-            turn[1] -= 1  # type: ignore[operator]
-            if turn[1]:
-                position += 1
-            else:
-                del turns[position]
-        last = 0
-        for consumer, share in shares.items():
-            if share:
-                consumer.channel.deliver(consumer, share)
-                last = max(last, share[-1].offset)
-        for consumer in sorted(shares, key=lambda each: shares[each][-1].offset if shares[each] else -1):
-            if shares[consumer]:
-                self.consumers.served(consumer)
+        shared = len({consumer.channel for consumer, _ in chosen}) < len(chosen)
+        for consumer, share in _shares(chosen, records, whole=not shared):
+            consumer.channel.deliver(consumer, share)
+            self.consumers.served(consumer)
         return size
 
     def redelivered(self, records: Sequence[Record]) -> list[bool]:
@@ -305,6 +292,30 @@ class Queue:
         self.wake()
         if self.auto_delete and not self.consumers:
             self.vhost.delete_queue(self)
+
+
+def _shares(
+    chosen: Sequence[tuple[Consumer, int]], records: Sequence[Record], *, whole: bool
+) -> Iterable[tuple[Consumer, list[Record]]]:
+    """Who gets which records, in turns, for as long as there is credit.
+
+    `whole` gives each consumer all of its share at once, ending with whoever had the last turn; where
+    consumers share a channel, on which deliveries must keep the order of the queue, records come one by one.
+    """
+    turns = deque(chosen)
+    shares: dict[Consumer, list[Record]] = {}
+    singles: list[tuple[Consumer, list[Record]]] = []
+    for record in records:
+        consumer, credit = turns.popleft()
+        if whole:
+            share = shares.pop(consumer, [])
+            share.append(record)
+            shares[consumer] = share
+        else:
+            singles.append((consumer, [record]))
+        if credit > 1:
+            turns.append((consumer, credit - 1))
+    return shares.items() if whole else singles
 
 
 def retry_delay_ms(arguments: QueueArguments, returns: int) -> int:

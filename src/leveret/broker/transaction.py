@@ -7,6 +7,7 @@ settled back to the channel as outstanding.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -48,9 +49,8 @@ class Buffer:
         for route, messages in self.publishes:
             if not route.queues and route.mandatory:
                 publishing.return_messages(channel, route, messages)
-            for queue in route.queues:
-                if not queue.deleted:
-                    work.append(queue, messages)
+            for queue in _present(route.queues):
+                work.append(queue, messages)
         for taken, event in self.settlements:
             for holder, ranges in settling.by_holder(taken).items():
                 if event.kind != ACK:
@@ -79,3 +79,11 @@ class Buffer:
         for taken, _ in self.settlements:
             channel.unacked.restore(taken)
         self.publishes, self.settlements = [], []
+
+
+def _present(queues: Iterable[Queue]) -> Iterator[Queue]:
+    """A queue that was deleted since may have a successor of the same name."""
+    for queue in queues:
+        present = queue.vhost.queues.get(queue.name)
+        if present is not None:
+            yield present

@@ -99,6 +99,8 @@ class AmqpSocket(asyncio.Protocol):
             self._transport.close()
         elif connection.state is State.CLOSING and self._deadline is None:
             self._deadline = self._loop.call_later(_CLOSE_S, self._transport.abort)
+            if connection.deaf and self._transport.can_write_eof():
+                self._transport.write_eof()
 
     def hold_back(self, held: bool) -> None:
         self._held = held and self.connection.publishes

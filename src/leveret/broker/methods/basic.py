@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pamqp import commands as spec
 
 from leveret.amqp import methods
-from leveret.amqp.errors import NotAllowed, NotFound, NotImplemented_, PreconditionFailed, ResourceLocked
+from leveret.amqp.errors import NotAllowed, NotFound, NotImplemented_, PreconditionFailed
 from leveret.amqp.frames import content_frames
 from leveret.amqp.methods import make
 from leveret.broker import arguments, deadlines, expiry, replyto
@@ -99,8 +99,6 @@ def cancel(channel: Channel, method: spec.Basic.Cancel) -> None:
 
 def get(channel: Channel, method: spec.Basic.Get) -> None:
     queue = _queue(channel, method.queue)
-    if queue.arguments.single_active_consumer:
-        raise ResourceLocked(f"cannot obtain access to locked {queue}")
     channel.broker.flush()
     expiry.restart_disuse(queue)
     getter = channel.getter(queue, no_ack=method.no_ack)
@@ -110,6 +108,8 @@ def get(channel: Channel, method: spec.Basic.Get) -> None:
         queue.wake()
         return
     record = records[0]
+    if queue.may_expire:
+        expiry.drop_expired(queue, before_us=channel.broker.turn_us)
     tag = channel.hold(getter, record.offset)
     got = make(
         spec.Basic.GetOk,

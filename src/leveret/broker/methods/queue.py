@@ -121,7 +121,6 @@ def unbind(channel: Channel, method: spec.Queue.Unbind) -> None:
     queue = channel.vhost.queues.get(name)
     defined = 0
     if exchange is not None and queue is not None:
-        queue.check_access(channel.connection)
         defined = channel.vhost.unbind(exchange, queue, key, table_of(method))
     channel.reply(spec.Queue.UnbindOk(), defined=defined)
 
