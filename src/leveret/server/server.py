@@ -16,12 +16,13 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from leveret.broker.broker import Broker, Limits
 from leveret.broker.channel import Channel
 from leveret.broker.connection import State
-from leveret.server.definitions import Definitions
+from leveret.broker.definitions import Change, Row
 from leveret.server.socket import AmqpSocket
 from leveret.server.turns import Turns
 from leveret.storage.errors import StorageError
@@ -30,13 +31,23 @@ from leveret.storage.store import Options, Store
 
 log = logging.getLogger("leveret")
 
-_GOODBYE_S = 5.0
-"""How long clients get to answer connection.close when the server stops."""
 SHUTDOWN = "broker forced connection closure with reason 'shutdown'"
 
 
 def wall_clock_us() -> int:
     return time.time_ns() // 1000
+
+
+class DefinitionStore(Protocol):
+    """Where definitions are written down: see `leveret.server.definitions.Definitions`."""
+
+    def load(self) -> list[Row]: ...
+
+    def start(self, committed: Callable[[int], None], failed: Callable[[BaseException], None]) -> None: ...
+
+    def put(self, number: int, changes: Sequence[Change]) -> None: ...
+
+    def close(self) -> None: ...
 
 
 class Server:
@@ -46,14 +57,17 @@ class Server:
         self,
         files: Files,
         *,
-        definitions: Definitions,
+        definitions: DefinitionStore,
         host: str = "127.0.0.1",
         port: int = 5672,
         clock: Callable[[], int] = wall_clock_us,
         options: Options = Options(),  # noqa: B008  (frozen)
         limits: Limits = Limits(),  # noqa: B008  (frozen)
         name: str = "leveret",
+        socket: Callable[[Turns], AmqpSocket] = AmqpSocket,
+        goodbye_s: float = 5.0,
     ) -> None:
+        """`goodbye_s`: how long clients get to answer connection.close when the server stops."""
         self._files = files
         self._definitions = definitions
         self._host = host
@@ -62,6 +76,8 @@ class Server:
         self._options = options
         self._limits = limits
         self._name = name
+        self._socket = socket
+        self._goodbye_s = goodbye_s
         self._listener: asyncio.Server | None = None
         self.broker: Broker
         self.turns: Turns
@@ -91,7 +107,7 @@ class Server:
             self.turns = Turns(self.broker, loop, fatal=self._fail)
             self._definitions.start(self.turns.committed, self.turns.report)
             self._listener = await loop.create_server(
-                lambda: AmqpSocket(self.turns), self._host, self._port, backlog=1024
+                lambda: self._socket(self.turns), self._host, self._port, backlog=1024
             )
         except BaseException:
             store.close()
@@ -123,12 +139,26 @@ class Server:
         await self._close_store()
         self.ended.set()
 
+    async def abandon(self) -> None:
+        """Drops everything as it is, as a process that is killed does; the store is not closed."""
+        if self._listener is None:
+            return
+        listener, self._listener = self._listener, None
+        listener.close()
+        self.failure = self.failure or ConnectionAbortedError("the server was abandoned")
+        for socket in list(self.turns.sockets.values()):
+            assert isinstance(socket, AmqpSocket)
+            socket.abort()
+        await asyncio.sleep(0)
+        await asyncio.get_running_loop().run_in_executor(None, self.turns.close)
+        self.ended.set()
+
     async def _say_goodbye(self) -> None:
         await self._quiesce()
         self.turns.begin()
         for connection in list(self.broker.connections):
             connection.force_close(SHUTDOWN)
-        deadline_s = time.monotonic() + _GOODBYE_S
+        deadline_s = time.monotonic() + self._goodbye_s
         while any(each.state is State.CLOSING for each in self.turns.sockets) and (
             time.monotonic() < deadline_s
         ):
@@ -136,7 +166,7 @@ class Server:
 
     async def _quiesce(self) -> None:
         """Whoever waits for a sync gets it before the end."""
-        deadline_s = time.monotonic() + _GOODBYE_S
+        deadline_s = time.monotonic() + self._goodbye_s
         self.turns.begin()
         await asyncio.sleep(0)
         while self.broker.wants_sync and self.failure is None and time.monotonic() < deadline_s:

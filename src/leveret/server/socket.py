@@ -10,6 +10,7 @@ import asyncio
 from ipaddress import ip_address
 from typing import Any
 
+from leveret.amqp.events import Event
 from leveret.amqp.frames import HEARTBEAT_FRAME
 from leveret.broker.connection import State
 from leveret.server.turns import Turns
@@ -54,11 +55,14 @@ class AmqpSocket(asyncio.Protocol):
         self._received_s = self._loop.time()
         connection = self.connection
         self._turns.begin()
-        connection.receive(connection.scanner.feed(data))
+        connection.receive(self.scan(data))
         if self._deadline is not None and connection.state is State.RUNNING:
             self._opened()
         if connection.publishes and self._turns.held_back and not self._held:
             self.hold_back(True)
+
+    def scan(self, data: bytes) -> list[Event]:
+        return self.connection.scanner.feed(data)
 
     def eof_received(self) -> None:
         self._transport.close()

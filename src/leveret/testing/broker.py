@@ -17,21 +17,26 @@ import asyncio
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from types import TracebackType
 from typing import TypeVar
 
 from leveret.broker.broker import Limits
 from leveret.broker.queue import Queue
 from leveret.server.definitions import Definitions
-from leveret.server.server import Server, wall_clock_us
+from leveret.server.server import DefinitionStore, Server, wall_clock_us
 from leveret.storage.files import Files, OsFiles
 from leveret.storage.store import Options
 from leveret.testing.clock import VirtualClock
+from leveret.testing.definitions import MemoryDefinitions
 from leveret.testing.disk import SimulatedDisk
+from leveret.testing.faults import Faults, FaultySocket
 
 T = TypeVar("T")
 
 WAIT_S = 10.0
+_GOODBYE_S = 0.2
+"""Clients in tests often do not look at their sockets any more when the broker stops."""
 _SMALL = Options(wal_bytes=4 << 20, segment_bytes=4 << 20, memory_bytes=16 << 20)
 
 
@@ -55,7 +60,9 @@ class Broker:
         self._limits = limits
         self._options = options
         self._port = port
+        self._definitions = MemoryDefinitions()
         self._server: Server | None = None
+        self.faults = Faults(self)
         self._loop: asyncio.AbstractEventLoop
         self._thread: threading.Thread | None = None
 
@@ -105,25 +112,52 @@ class Broker:
     def stop(self) -> None:
         """Stops it as SIGTERM would."""
         if self._thread is not None:
-            asyncio.run_coroutine_threadsafe(self.server.stop(), self._loop).result(WAIT_S)
+            if self.clock is not None:
+                self.clock.ignore(self._tick)
+            if not self.server.ended.is_set():
+                asyncio.run_coroutine_threadsafe(self.server.stop(), self._loop).result(WAIT_S)
             self._thread.join(WAIT_S)
             self._thread = None
 
+    def restart(self) -> None:
+        """Stops it gracefully and starts it again, on the same port."""
+        self._port = self.port
+        self.stop()
+        self.start()
+
+    def crash(self, power_loss: Random | None = None) -> None:
+        """Ends it as `kill -9` would, or a power loss with this randomness; `start` shows what survived."""
+        assert self.disk is not None, "crashes are for a broker in memory"
+        assert self._thread is not None, "the broker runs in a thread of its own"
+        self._port = self.port
+        if self.clock is not None:
+            self.clock.ignore(self._tick)
+        old = self.disk
+        self.disk = old.restart() if power_loss is None else old.crash(power_loss)
+        asyncio.run_coroutine_threadsafe(self.server.abandon(), self._loop).result(WAIT_S)
+        self._thread.join(WAIT_S)
+        self._thread = None
+        self._definitions.close()
+
     async def _start(self) -> None:
         files: Files
+        definitions: DefinitionStore
         if self._directory is None:
             assert self.disk is not None
-            files, path = self.disk, ":memory:"
+            files, definitions = self.disk, self._definitions
         else:
             self._directory.mkdir(parents=True, exist_ok=True)
-            files, path = OsFiles(str(self._directory)), str(self._directory / "definitions.db")
+            files = OsFiles(str(self._directory))
+            definitions = Definitions(str(self._directory / "definitions.db"))
         self._server = Server(
             files,
-            definitions=Definitions(path),
+            definitions=definitions,
+            socket=lambda turns: FaultySocket(turns, self.faults),
             port=self._port,
             clock=self.clock or wall_clock_us,
             options=self._options,
             limits=self._limits,
+            goodbye_s=_GOODBYE_S,
         )
         await self._server.start()
         if self.clock is not None:
