@@ -171,20 +171,24 @@ class Queue:
                 chosen = [(chosen[0][0], 1)]  # they may share the channel's credit
             credit = sum(each for _, each in chosen)
             label = chosen[0][0].label if len(chosen) == 1 else b""
-            records = self.take(min(credit, self._batch), who=label)
-            if not records:
-                if self.progress.ready == 0:
-                    return
+            taken, records = self._take(min(credit, self._batch), who=label)
+            if not taken:
+                return
+            if not records:  # they were expired or damaged
                 continue
             handed_bytes += self._hand_out(chosen, records)
 
     def take(self, count: int, *, who: bytes = b"") -> list[Record]:
         """The next messages that are ready and alive go into flight."""
+        return self._take(count, who=who)[1]
+
+    def _take(self, count: int, *, who: bytes) -> tuple[int, list[Record]]:
+        """The same, with the number of those that were ready."""
         ranges = self.cursor.take(count, who=who)
         if not ranges:
             if self.progress.ready:
                 self.broker.stall(self)
-            return []
+            return 0, []
         records = self.log.read(ranges)
         taken = sum(stop - start for start, stop in ranges)
         if len(records) < taken:
@@ -193,7 +197,7 @@ class Queue:
             self.ready_bytes -= sum(len(record.body) for record in records)
         if self.may_expire:
             records = expiry.bury_expired(self, records, before_us=self.broker.turn_us)
-        return records
+        return taken, records
 
     def _write_off(self, ranges: Sequence[Range], records: Sequence[Record]) -> None:
         """What the log can't give any more is settled as damaged; the store has reported it."""

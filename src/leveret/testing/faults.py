@@ -55,22 +55,22 @@ class Faults:
     def duplicate_delivery(self, queue: str, n: int = 1, *, vhost: str = "/") -> None:
         """The next n messages that are delivered from the queue are in it once more, at its end."""
         found = self._broker.server.broker.vhosts[vhost].queue(queue)
-        original = found.take
+        original = found._take
         left = n
 
-        def take(count: int, *, who: bytes = b"") -> list[Record]:
+        def take(count: int, *, who: bytes) -> tuple[int, list[Record]]:
             nonlocal left
-            records = original(count, who=who)
+            taken, records = original(count, who=who)
             copied = records[:left]
             left -= len(copied)
             if copied:
                 found.append([Message(*record[2:]) for record in copied])
             if not left:
-                del found.take
-            return records
+                del found._take
+            return taken, records
 
         def install() -> None:
-            found.take = take  # type: ignore[method-assign]
+            found._take = take  # type: ignore[method-assign]
 
         self._broker.call(install)
 
