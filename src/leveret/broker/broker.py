@@ -8,9 +8,10 @@ done. What is due later waits for `tick`. No sockets, no tasks, no clock of its 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from leveret.amqp.methods import Method
 from leveret.broker.accounts import GUEST, GUEST_HASH, Accounts
@@ -30,6 +31,8 @@ from leveret.broker.queue import Queue
 from leveret.broker.timers import Timers
 from leveret.broker.vhost import VirtualHost
 from leveret.storage.errors import WriteFailed
+from leveret.storage.journal import Outcome
+from leveret.storage.offsets import Range
 from leveret.storage.records import Message
 from leveret.storage.store import Store
 
@@ -49,6 +52,13 @@ class Limits:
     heartbeat_s: int = 60
     message_max_bytes: int = 128 << 20
     consumer_timeout_ms: int = 30 * 60 * 1000
+
+
+class _Appends(NamedTuple):
+    """Messages for one queue in the order of their arrival, and who sent how many of them."""
+
+    messages: list[Message]
+    senders: list[tuple[Channel, int]]
 
 
 class Listener(Protocol):
@@ -96,7 +106,9 @@ class Broker:
         self._write_down = define
         self._listener = listener
         self._definition = 0
-        self._appends: dict[Queue, list[Message]] = {}
+        self._appends: dict[Queue, _Appends] = {}
+        self._unsynced: deque[tuple[int, Queue, Range]] = deque()
+        """Publishes that are owed a confirm and may still fail to be written, by the ticket of their sync."""
         self._owing: dict[Channel, None] = {}
         self._awake: dict[Queue, None] = {}
         self._stalled: dict[Queue, None] = {}
@@ -119,13 +131,14 @@ class Broker:
 
     # the turn
 
-    def enqueue(self, queue: Queue, messages: list[Message]) -> None:
+    def enqueue(self, queue: Queue, messages: list[Message], channel: Channel) -> None:
         """Messages for a queue, to be appended at the end of the turn."""
         waiting = self._appends.get(queue)
         if waiting is None:
-            self._appends[queue] = list(messages)
+            self._appends[queue] = _Appends(list(messages), [(channel, len(messages))])
         else:
-            waiting += messages
+            waiting.messages.extend(messages)
+            waiting.senders.append((channel, len(messages)))
 
     def owe(self, channel: Channel, count: int, *, durable: bool) -> None:
         """The channel is owed confirms for so many publishes of this turn."""
@@ -143,13 +156,15 @@ class Broker:
     def flush(self) -> None:
         """Appends what was published in this turn; from here on it is in the queues."""
         error: WriteFailed | None = None
-        for queue, messages in self._appends.items():
+        for queue, appends in self._appends.items():
             if queue.deleted:
                 continue
             try:
-                queue.append(messages)
+                start = queue.append(appends.messages)
             except WriteFailed as failed:
                 error = failed
+            else:
+                self._note_unsynced(queue, start, appends.senders)
         self._appends.clear()
         if not self._owing:
             return
@@ -164,6 +179,16 @@ class Broker:
                 self._waiting[channel] = None
             channel.unsealed, channel.unsealed_durable = 0, False
         self._owing.clear()
+
+    def _note_unsynced(self, queue: Queue, start: int, senders: list[tuple[Channel, int]]) -> None:
+        """What must be undone if it can't be written: publishes that are owed a confirm."""
+        if not queue.durable:
+            return
+        ticket = self.store.ticket
+        for channel, count in senders:
+            if channel.confirms is not None:
+                self._unsynced.append((ticket, queue, (start, start + count)))
+            start += count
 
     def end_turn(self) -> bool:
         """Everything that was fed takes effect; True when there is more to do after a write."""
@@ -205,13 +230,25 @@ class Broker:
         for queue in self._stalled:
             self._awake[queue] = None
         self._stalled.clear()
+        safe_ticket = self.store.safe_ticket
+        while self._unsynced and self._unsynced[0][0] <= safe_ticket:
+            self._unsynced.popleft()
 
     def write_failed(self, error: WriteFailed) -> None:
-        """The last round could not be written: what waits for it is nacked."""
+        """The last round could not be written: publishes that wait for it are undone and nacked.
+
+        What was delivered meanwhile is not taken back, and a `tx.commit` waits until writing works again.
+        """
         self.begin_turn()
+        for _, queue, (start, stop) in self._unsynced:
+            if not queue.deleted:
+                ready = queue.progress.ready_within(start, stop)
+                if ready:
+                    queue.cursor.drop(ready, Outcome.DROPPED)
+        self._unsynced.clear()
         for channel in self._waiting:
             if channel.confirms is not None:
-                count = channel.confirms.fail()
+                count = channel.confirms.fail(self.store.safe_ticket)
                 if count:
                     channel.note_nack(str(error), count)
 

@@ -56,13 +56,16 @@ class Confirms:
         """So many publishes are nacked."""
         self._owe(count, 0, nack=True)
 
-    def fail(self) -> int:
-        """Nacks everything that still waits for its ticket; returns how many publishes that are."""
-        waiting = len(self)
-        self._owed.clear()
-        if waiting:
-            self._owed.append(_Owed(self.last, 0, nack=True))
-        return waiting
+    def fail(self, safe_ticket: int) -> int:
+        """Nacks everything that waits for a ticket that is not safe; returns how many publishes that are."""
+        failed = 0
+        before = self._paid
+        for entry in self._owed:
+            if entry.ticket > safe_ticket:
+                failed += entry.last - before
+                entry.ticket, entry.nack = 0, True
+            before = entry.last
+        return failed
 
     def release(self, safe_ticket: int) -> list[bytes]:
         """The frames that can go out now, in the order of the publishes."""

@@ -224,7 +224,7 @@ def _accept(channel: Channel, route: Route, messages: list[Message], *, persiste
         _offer(channel, route, messages)
         return
     for queue in route.queues:
-        broker.enqueue(queue, messages)
+        broker.enqueue(queue, messages, channel)
     if channel.confirms is not None:
         broker.owe(channel, len(messages), durable=persistent and route.durable)
 
@@ -237,7 +237,7 @@ def _offer(channel: Channel, route: Route, messages: Sequence[Message]) -> None:
     try:
         for queue in route.queues:
             if not overflow.refuses(queue):
-                queue.append(messages)
+                broker.enqueue(queue, list(messages), channel)
                 continue
             taken = overflow.admit(queue, messages)
             accepted = min(accepted, taken)
@@ -246,6 +246,7 @@ def _offer(channel: Channel, route: Route, messages: Sequence[Message]) -> None:
     except WriteFailed as error:
         accepted = 0
         channel.note_nack(str(error), len(messages))
+    broker.flush()
     if channel.confirms is not None:
         if accepted:
             channel.confirms.expect(accepted, broker.store.ticket)

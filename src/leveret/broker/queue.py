@@ -112,11 +112,12 @@ class Queue:
 
     # in
 
-    def append(self, messages: Sequence[Message]) -> None:
-        """Takes messages in; they are safe when the store's present ticket is."""
+    def append(self, messages: Sequence[Message]) -> int:
+        """Takes messages in, from the returned offset on; safe when the store's present ticket is."""
         messages = self.as_kept(messages)
-        self.broker.store.append(self.log, messages)
+        start, _ = self.broker.store.append(self.log, messages)
         self.appended(messages)
+        return start
 
     def as_kept(self, messages: Sequence[Message]) -> Sequence[Message]:
         """Nothing in a queue that is not durable survives a restart."""

@@ -12,6 +12,7 @@ import typer
 
 from leveret import __version__
 from leveret.server.definitions import Definitions
+from leveret.server.memory import keep_memory
 from leveret.server.server import Server
 from leveret.storage.errors import StorageError
 from leveret.storage.files import OsFiles
@@ -46,6 +47,7 @@ def serve(
 
 
 async def _serve(host: str, port: int, data_dir: Path) -> bool:
+    keep_memory()
     data_dir.mkdir(parents=True, exist_ok=True)
     files = OsFiles(str(data_dir))
     server = Server(files, definitions=Definitions(str(data_dir / "definitions.db")), host=host, port=port)
