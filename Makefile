@@ -4,7 +4,7 @@ BIN   := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint format types bench clean
+.PHONY: help setup run test interop lint format types bench clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -15,8 +15,14 @@ setup: ## Build .venv with the pinned versions and install the tools that tests 
 $(READY): pyproject.toml constraints.txt scripts/setup
 	@scripts/setup
 
+run: $(READY) ## Run the broker on this machine; stop it with Ctrl-C
+	$(BIN)/leveret serve
+
 test: $(READY) ## Run every test; leveret.storage must be covered whole, branches included
 	$(BIN)/pytest --cov=leveret.storage --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
+
+interop: $(READY) ## Run the tests with clients of all languages; those of others than Python are built first
+	LEVERET_INTEROP_ALL=1 $(BIN)/pytest tests/interop
 
 lint: $(READY) ## Check style and formatting
 	$(BIN)/ruff check .
@@ -29,9 +35,10 @@ format: $(READY) ## Format the code and mend what can be mended automatically
 types: $(READY) ## Check the types of the package
 	$(BIN)/mypy --strict src
 
-bench: $(READY) ## Measure the store on this machine
+bench: $(READY) ## Measure the store, and the broker beside RabbitMQ, on this machine
 	$(BIN)/python -m bench.storage
+	$(BIN)/python -m bench.broker
 
 clean: ## Remove caches and build results; .venv stays
-	rm -rf build dist htmlcov .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache src/*.egg-info
+	rm -rf .interop-cache build dist htmlcov .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache src/*.egg-info
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -205,7 +205,7 @@ class VirtualHost:
         if queue.durable and queue.owner is None:
             number = self.broker.define(Change(self._queue_row(queue), removed=True))
         self._let_go(queue)
-        for what in ("expiry", "delayed", "disuse"):
+        for what in ("expiry", "delayed", "disuse", "prefetch"):
             self.broker.timers.cancel((queue, what))
         for consumer in queue.consumers.clear():
             consumer.channel.consumer_lost(consumer)

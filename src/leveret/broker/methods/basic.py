@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from leveret.broker.channel import Channel
 
 
+_MOMENT_US = 5_000
+
+
 def qos(channel: Channel, method: spec.Basic.Qos) -> None:
     if method.prefetch_size:
         raise NotImplemented_(f"prefetch_size!=0 ({method.prefetch_size})")
@@ -41,12 +44,15 @@ def _change_running(channel: Channel, prefetch: int) -> None:
     """Kombu goes by the specification with every broker that is not called RabbitMQ (decision 10).
 
     There a limit holds for the channel, from now on; Celery raises it for every task that waits for its
-    time, and its consumer must notice.
+    time, and its consumer must notice. A delivery that arrives in one piece with the reply would lie in
+    py-amqp's buffer until the next one comes, so it waits a moment.
     """
+    broker = channel.broker
     for consumer in channel.consumers.values():
         if consumer is not channel.reply_consumer:
             consumer.prefetch = prefetch
-            consumer.queue.wake()
+            queue = consumer.queue
+            broker.timers.set((queue, "prefetch"), broker.turn_us + _MOMENT_US, queue.wake)
 
 
 def consume(channel: Channel, method: spec.Basic.Consume) -> None:

@@ -1,0 +1,218 @@
+"""Where Leveret differs from RabbitMQ on purpose, each with its reason.
+
+`REWRITES` make lines comparable that can't be equal (names of products, additions that are ours). `INSTEAD`
+are single places: in that scenario RabbitMQ says these lines and Leveret says those, and both are checked, so
+that one of them that no longer occurs fails its test.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """Applied to every line of both servers."""
+
+    pattern: str
+    replacement: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Instead:
+    """In one scenario: where RabbitMQ says the lines `rabbitmq`, Leveret says the lines `leveret`."""
+
+    scenario: str
+    rabbitmq: tuple[str, ...]
+    leveret: tuple[str, ...]
+    reason: str
+
+
+REWRITES: Sequence[Rewrite] = (
+    Rewrite(
+        r"server_properties=\{'capabilities': (\{.*?\}).*?'version': '([^']*)'.*?\}",
+        r"server_properties={'capabilities': \1, 'version': '\2'}",
+        "Product, platform, copyright, information and cluster name are each server's own.",
+    ),
+    Rewrite(
+        r"headers=\{'x-delivery-count': \w:\d+\} ?",
+        "",
+        "Leveret counts deliveries on every queue, and tells from the second one on.",
+    ),
+    Rewrite(r", 'x-delivery-count': \w:\d+", "", "As above, behind headers of the publisher."),
+    Rewrite(r"'x-delivery-count': \w:\d+, ", "", "As above, before headers of the publisher."),
+    Rewrite(
+        r"(?:, )?'x-last-death-(?:exchange|queue|reason)': '[^']*'",
+        "",
+        "Leveret adds x-last-death-*, as RabbitMQ does from 3.13 on.",
+    ),
+    Rewrite(
+        r"('x-death': \[.*?\{'count': )I:(\d)",
+        r"\1l:\2",
+        "Counts in an x-death of the publisher's own making are kept, in 64 bits.",
+    ),
+    Rewrite(r"\\n +", "", "Erlang breaks long terms into lines."),
+)
+
+SOCKET_CLOSED = "a.0 < (the server closed the socket)"
+CRASH = "RabbitMQ's reader crashes and drops the socket; a peer that did wrong is told what."
+OVERRUN = (
+    "RabbitMQ's count of missing bytes becomes negative, and the channel is silent from then on. "
+    "The book asks for an error."
+)
+TOO_LONG = (
+    "a.0 < connection.close reply_code=505 reply_text='UNEXPECTED_FRAME - the content body is longer "
+    "than its header says' class_id=60 method_id=40"
+)
+
+
+def _told(code: int, sentence: str, class_id: int, method_id: int) -> str:
+    return f"a.0 < connection.close reply_code={code} reply_text='{sentence}' {_ids(class_id, method_id)}"
+
+
+def _ids(class_id: int, method_id: int) -> str:
+    return f"class_id={class_id} method_id={method_id}"
+
+
+def _deaths(*queues: str) -> str:
+    """The last line of `the_route_through_several_queues_is_told`, with x-death in this order."""
+    entries = {
+        "one": "{'count': l:1, 'exchange': 'x', 'original-expiration': '60000', 'queue': 'one', "
+        "'reason': 'rejected', 'routing-keys': ['one', 'copy'], 'time': <time>}",
+        "two": "{'count': l:1, 'exchange': 'x', 'queue': 'two', 'reason': 'rejected', "
+        "'routing-keys': ['two'], 'time': <time>}",
+        "three": "{'count': l:1, 'exchange': 'x', 'queue': 'three', 'reason': 'rejected', "
+        "'routing-keys': ['three'], 'time': <time>}",
+    }
+    deaths = ", ".join(entries[queue] for queue in queues)
+    first = "'x-first-death-exchange': 'x', 'x-first-death-queue': 'one', 'x-first-death-reason': 'rejected'"
+    delivery = "delivery_tag=4 redelivered=False exchange='x' routing_key='end' message_count=0"
+    return f"a.1 < basic.get-ok {delivery} {{headers={{'x-death': [{deaths}], {first}}}}} b'a'"
+
+
+INSTEAD: Sequence[Instead] = (
+    Instead(
+        "bad_frames.a_body_longer_than_announced",
+        ("a.1 > body b'three'",),
+        ("a.1 > body b'three'", TOO_LONG, SOCKET_CLOSED),
+        OVERRUN,
+    ),
+    Instead(
+        "bad_frames.a_second_body_frame_beyond_the_announced_size",
+        ("a.1 > body b'cd'",),
+        ("a.1 > body b'cd'", TOO_LONG, SOCKET_CLOSED),
+        OVERRUN,
+    ),
+    Instead(
+        "bad_frames.a_header_whose_properties_are_cut_off",
+        (_told(541, "INTERNAL_ERROR", 0, 0),),
+        (_told(502, "SYNTAX_ERROR - content header: its properties do not fill it exactly", 60, 40),),
+        CRASH,
+    ),
+    Instead(
+        "bad_frames.a_table_with_a_value_cut_off",
+        (SOCKET_CLOSED,),
+        (_told(502, "SYNTAX_ERROR - field table: an entry is longer than its table", 50, 10), SOCKET_CLOSED),
+        CRASH,
+    ),
+    Instead(
+        "bad_frames.a_table_with_an_unknown_field_type",
+        (SOCKET_CLOSED,),
+        (_told(502, "SYNTAX_ERROR - field table: unknown type 63", 50, 10), SOCKET_CLOSED),
+        CRASH,
+    ),
+    Instead(
+        "bad_frames.an_unknown_class",
+        (SOCKET_CLOSED,),
+        (_told(540, "NOT_IMPLEMENTED - unknown method 10 of class 777", 777, 10), SOCKET_CLOSED),
+        CRASH,
+    ),
+    Instead(
+        "bad_frames.an_unknown_method_of_a_known_class",
+        (SOCKET_CLOSED,),
+        (_told(540, "NOT_IMPLEMENTED - unknown method 777 of class 60", 60, 777), SOCKET_CLOSED),
+        CRASH,
+    ),
+    Instead(
+        "bad_frames.an_unknown_method_on_channel_0",
+        (SOCKET_CLOSED,),
+        (_told(540, "NOT_IMPLEMENTED - unknown method 777 of class 10", 10, 777), SOCKET_CLOSED),
+        CRASH,
+    ),
+    Instead(
+        "connection.protocol_headers_of_older_versions",
+        (
+            "a.0 < connection.start version_major=0 version_minor=9",
+            "b.0 < connection.start version_major=8 version_minor=0",
+        ),
+        (
+            r"a.0 < protocol header b'AMQP\x00\x00\t\x01'",
+            SOCKET_CLOSED,
+            r"b.0 < protocol header b'AMQP\x00\x00\t\x01'",
+            SOCKET_CLOSED.replace("a.0", "b.0"),
+        ),
+        "Leveret speaks 0-9-1 only; RabbitMQ also shakes hands in 0-8 and 0-9.",
+    ),
+    Instead(
+        "ttl_dlx.the_route_through_several_queues_is_told",
+        (_deaths("three", "one", "two"),),
+        (_deaths("three", "two", "one"),),
+        "RabbitMQ turns the older entries of x-death round at every death; Leveret keeps the newest first.",
+    ),
+    Instead(
+        "tx.a_commit_to_a_full_queue",
+        ("  = q: 1 ready, 0 consumers",),
+        (),
+        "A commit is atomic: when one message is refused, none is published.",
+    ),
+    Instead(
+        "errors.a_name_that_is_not_utf_8",
+        (_told(501, "FRAME_ERROR - Malformed UTF-8 in shortstr", 0, 0), SOCKET_CLOSED),
+        (
+            r"a.1 < queue.declare-ok queue='\udcff\udcfe not utf-8' message_count=0 consumer_count=0",
+            "  = \udcff\udcfe not utf-8: 0 ready, 0 consumers",
+        ),
+        "A name is any bytes: nothing is gained by refusing some.",
+    ),
+    Instead(
+        "queue.a_delivery_limit_on_a_classic_queue",
+        (
+            'a.1 < channel.close reply_code=406 reply_text="PRECONDITION_FAILED - invalid arg '
+            "'x-delivery-limit' for queue 'q' in vhost '/' of queue type rabbit_classic_queue\" "
+            "class_id=50 method_id=10",
+        ),
+        (
+            "a.1 < queue.declare-ok queue='q' message_count=0 consumer_count=0",
+            "  = q: 0 ready, 0 consumers",
+        ),
+        "Leveret counts deliveries on every queue, not on quorum queues alone.",
+    ),
+)
+
+
+def comparable(transcript: list[str]) -> list[str]:
+    """A transcript without what can't be equal."""
+    lines = []
+    for line in transcript:
+        for rewrite in REWRITES:
+            line = re.sub(rewrite.pattern, rewrite.replacement, line)
+        lines.append(line.replace("{ ", "{").replace(" }", "}"))
+    return lines
+
+
+def expected(scenario: str, rabbitmq: list[str]) -> list[str]:
+    """What Leveret must say, given what RabbitMQ said."""
+    lines = comparable(rabbitmq)
+    for deviation in INSTEAD:
+        if deviation.scenario == scenario:
+            lines = replaced(lines, list(deviation.rabbitmq), list(deviation.leveret))
+    return lines
+
+
+def replaced(lines: list[str], before: list[str], after: list[str]) -> list[str]:
+    """`lines` with the only run of `before` in it replaced; a ValueError when there is none."""
+    for start in range(len(lines) - len(before) + 1):
+        if lines[start : start + len(before)] == before:
+            return lines[:start] + after + lines[start + len(before) :]
+    raise ValueError(f"RabbitMQ does not say {before} any more:\n" + "\n".join(lines))

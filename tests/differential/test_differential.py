@@ -1,0 +1,38 @@
+"""Leveret answers as RabbitMQ does: the same scenarios on both, and the transcripts compared line by line."""
+
+import difflib
+
+import pytest
+
+from tests.differential.deviations import INSTEAD, comparable, expected
+from tests.differential.generated import walk
+from tests.differential.play import Scenario, played
+from tests.differential.rabbitmq import RabbitMQ
+from tests.differential.scenarios import all_scenarios
+
+SCENARIOS = all_scenarios()
+SEEDS = range(40)
+
+pytestmark = pytest.mark.needs_rabbitmq
+
+
+def compare(name: str, scenario: Scenario, rabbitmq: RabbitMQ, leveret_port: int) -> None:
+    judge = expected(name, played(scenario, rabbitmq.port))
+    ours = comparable(played(scenario, leveret_port))
+    if ours != judge:
+        difference = difflib.unified_diff(judge, ours, "RabbitMQ", "Leveret", lineterm="", n=6)
+        pytest.fail(f"{name}\n" + "\n".join(difference), pytrace=False)
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_leveret_answers_as_rabbitmq_does(name, rabbitmq, leveret_port):
+    compare(name, SCENARIOS[name], rabbitmq, leveret_port)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_leveret_answers_as_rabbitmq_does_on_a_random_walk(seed, rabbitmq, leveret_port):
+    compare(f"walk {seed}", walk(seed), rabbitmq, leveret_port)
+
+
+def test_every_deviation_is_about_a_scenario_there_is():
+    assert {deviation.scenario for deviation in INSTEAD} <= set(SCENARIOS)
