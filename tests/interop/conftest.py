@@ -64,7 +64,7 @@ def low_on_memory(subject: tuple[str, Any]) -> Iterator[Callable[[bool], None]]:
 
     def alarm(on: bool) -> None:
         broker = running.server.broker
-        running.call(lambda: broker.block("low on memory") if on else broker.unblock())
+        running.call(lambda: broker.set_alarm("memory", on=on))
 
     yield alarm
     alarm(False)

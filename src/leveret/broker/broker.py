@@ -97,6 +97,7 @@ class Broker:
         """Channels that consume direct replies, with the word that names them."""
         self.blocked: str | None = None
         """Why publishers are held back at present, as `connection.blocked` says it."""
+        self._alarms: set[tuple[str, str]] = set()
         self.defined = 0
         """Definition changes up to this number are committed."""
         self.turn_us = clock()
@@ -283,18 +284,22 @@ class Broker:
         self._owing.pop(channel, None)
         self.reply_channels.pop(channel, None)
 
-    def block(self, reason: str) -> None:
-        """Publishers are held back, and told why."""
-        if self.blocked is None:
-            self.blocked = reason
-            for connection in self.connections:
-                connection.tell_blocked()
-
-    def unblock(self) -> None:
-        if self.blocked is not None:
-            self.blocked = None
-            for connection in self.connections:
+    def set_alarm(self, what: str, *, on: bool, source: str = "") -> None:
+        """Short of `memory` or `disk`, or no longer: publishers are held back meanwhile, and told why."""
+        were = self.blocked
+        if on:
+            self._alarms.add((what, source))
+        else:
+            self._alarms.discard((what, source))
+        scarce = sorted({what for what, _ in self._alarms}, reverse=True)
+        self.blocked = "low on " + " & ".join(scarce) if scarce else None
+        if (were is None) == (self.blocked is None):
+            return
+        for connection in self.connections:
+            if self.blocked is None:
                 connection.tell_unblocked()
+            else:
+                connection.tell_blocked()
 
     def note_nack(self, channel: Channel, reason: str, count: int) -> None:
         self.counters.nacked[reason] += count

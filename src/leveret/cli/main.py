@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from leveret import __version__
+from leveret.server.alarms import measured
 from leveret.server.definitions import Definitions
 from leveret.server.memory import keep_memory
 from leveret.server.server import Server
@@ -50,7 +51,13 @@ async def _serve(host: str, port: int, data_dir: Path) -> bool:
     keep_memory()
     data_dir.mkdir(parents=True, exist_ok=True)
     files = OsFiles(str(data_dir))
-    server = Server(files, definitions=Definitions(str(data_dir / "definitions.db")), host=host, port=port)
+    server = Server(
+        files,
+        definitions=Definitions(str(data_dir / "definitions.db")),
+        host=host,
+        port=port,
+        measure=measured(str(data_dir)),
+    )
     await server.start()
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()

@@ -23,6 +23,7 @@ from leveret.broker.broker import Broker, Limits
 from leveret.broker.channel import Channel
 from leveret.broker.connection import State
 from leveret.broker.definitions import Change, Row
+from leveret.server.alarms import Alarms, Shortage
 from leveret.server.socket import AmqpSocket
 from leveret.server.turns import Turns
 from leveret.storage.errors import StorageError
@@ -65,9 +66,10 @@ class Server:
         limits: Limits = Limits(),  # noqa: B008  (frozen)
         name: str = "leveret",
         socket: Callable[[Turns], AmqpSocket] = AmqpSocket,
+        measure: Callable[[], Shortage] | None = None,
         goodbye_s: float = 5.0,
     ) -> None:
-        """`goodbye_s`: how long clients get to answer connection.close when the server stops."""
+        """`measure` says what the broker is short of; `goodbye_s`, how long clients may take to say goodbye."""
         self._files = files
         self._definitions = definitions
         self._host = host
@@ -77,7 +79,9 @@ class Server:
         self._limits = limits
         self._name = name
         self._socket = socket
+        self._measure = measure
         self._goodbye_s = goodbye_s
+        self._alarms: Alarms | None = None
         self._listener: asyncio.Server | None = None
         self.broker: Broker
         self.turns: Turns
@@ -113,6 +117,9 @@ class Server:
             store.close()
             raise
         self.turns.start()
+        if self._measure is not None:
+            self._alarms = Alarms(self.turns, self._measure)
+            self._alarms.start()
 
     @property
     def port(self) -> int:
@@ -130,6 +137,8 @@ class Server:
             return
         listener, self._listener = self._listener, None
         listener.close()
+        if self._alarms is not None:
+            self._alarms.stop()
         if self.failure is None:
             await self._say_goodbye()
         for socket in list(self.turns.sockets.values()):

@@ -131,11 +131,11 @@ class Turns:
             self.broker.synced()
             if self._failing:
                 self._failing = False
-                self.broker.unblock()
+                self.broker.set_alarm("disk", on=False, source="writes")
         else:
             self._failing = True
             self.broker.write_failed(error)
-            self.broker.block("low on disk")
+            self.broker.set_alarm("disk", on=True, source="writes")
 
     def report(self, error: BaseException) -> None:
         """Something failed for good; any thread."""
