@@ -4,7 +4,7 @@ BIN   := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test interop lint format types bench clean
+.PHONY: help setup run test interop lint format types bench docs clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,6 +38,9 @@ types: $(READY) ## Check the types of the package
 bench: $(READY) ## Measure the store, and the broker beside RabbitMQ, on this machine
 	$(BIN)/python -m bench.storage
 	$(BIN)/python -m bench.broker
+
+docs: $(READY) ## Write the pages that are generated: docs/guide/compatibility.md, from the tests
+	$(BIN)/python -m tests.compatibility
 
 clean: ## Remove caches and build results; .venv stays
 	rm -rf .interop-cache build dist htmlcov .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache src/*.egg-info

@@ -78,6 +78,8 @@ class Scanner:
         """`greeted` says that no protocol header is expected: a server sends none."""
         self.frame_max = FRAME_MIN_BYTES
         """As negotiated; 0 for no limit."""
+        self.channels: set[int] | None = None
+        """Channels on which messages are put together; None for all. On others a method stands alone."""
         self._message_max_bytes = message_max_bytes
         self._greeted = greeted
         self._stopped = False
@@ -98,10 +100,6 @@ class Scanner:
             position = self._scan(data, position, events)
         self._rest = data[position:]
         return events
-
-    def forget(self, channel: int) -> None:
-        """The channel is gone, and with it a message in progress."""
-        self._assemblies.pop(channel, None)
 
     def _greet(self, data: bytes, events: list[Event]) -> int:
         if len(data) < 8:
@@ -126,8 +124,8 @@ class Scanner:
                 return self._stop(channel, _bad_end(kind, data, start, stop), events, end)
             if kind == METHOD and channel not in assemblies:
                 method = data[start : start + 4]
-                if method == PUBLISH:
-                    reached = _publishes(data, position, stop, channel, events, self._message_max_bytes)
+                if method == PUBLISH and self._has_contents(channel):
+                    reached = self._publishes(data, position, stop, channel, events)
                     if reached > position:
                         position = reached
                         continue
@@ -140,6 +138,47 @@ class Scanner:
                 events.append(Violation(channel, error))
                 assemblies.pop(channel, None)
             position = stop + 1
+        return position
+
+    def _publishes(self, data: bytes, position: int, stop: int, channel: int, events: list[Event]) -> int:
+        """Cuts out publishes that lie whole in the data, from the method frame at `position` on.
+
+        Returns where it stopped: at the first message that is not whole, has no or several body frames, has
+        another method, or is not as it should be, and is left to the way frame by frame. About 1 us each.
+        """
+        method_frame = data[position : stop + 1]
+        method_bytes = len(method_frame)
+        contents: list[tuple[bytes, bytes]] = []
+        end = len(data)
+        frame_max = self.frame_max or end
+        unpack_content, unpack_frame = _CONTENT.unpack_from, FRAME.unpack_from
+        while data.startswith(method_frame, position):
+            header = position + method_bytes
+            if header + 22 > end:
+                break
+            kind, on, size, class_id, weight, body_size = unpack_content(data, header)
+            header_end = header + 7 + size
+            if kind != 2 or on != channel or class_id != 60 or weight or size < 14:
+                break
+            if size > frame_max or body_size > frame_max or body_size > self._message_max_bytes:
+                break
+            if header_end >= end or data[header_end] != 0xCE:
+                break
+            if not body_size:
+                contents.append((data[header + 7 : header_end], b""))
+                position = header_end + 1
+                continue
+            body = header_end + 8
+            if body > end:
+                break
+            kind, on, size = unpack_frame(data, header_end + 1)
+            after = body + size
+            if size != body_size or kind != 3 or on != channel or after >= end or data[after] != 0xCE:
+                break
+            contents.append((data[header + 7 : header_end], data[body:after]))
+            position = after + 1
+        if contents:
+            events.append(Contents(channel, method_frame[7:-1], contents))
         return position
 
     def _stop(self, channel: int, error: AmqpError, events: list[Event], end: int) -> int:
@@ -173,10 +212,13 @@ class Scanner:
     def _take_method(self, kind: int, channel: int, payload: bytes, events: list[Event]) -> None:
         if kind != METHOD:
             raise UnexpectedFrame("expected method frame, got non method frame instead")
-        if payload[:4] in _WITH_CONTENT and channel:
+        if payload[:4] in _WITH_CONTENT and self._has_contents(channel):
             self._assemblies[channel] = _Assembly(payload)
         else:
             events.append(MethodFrame(channel, payload))
+
+    def _has_contents(self, channel: int) -> bool:
+        return channel != 0 and (self.channels is None or channel in self.channels)
 
     def _take_header(
         self, assembly: _Assembly, kind: int, channel: int, payload: bytes, events: list[Event]
@@ -222,54 +264,6 @@ class Scanner:
         assert assembly.header is not None
         body = assembly.pieces[0] if len(assembly.pieces) == 1 else b"".join(assembly.pieces)
         events.append(Contents(channel, assembly.method, [(assembly.header, body)]))
-
-
-def _publishes(
-    data: bytes, position: int, stop: int, channel: int, events: list[Event], message_max_bytes: int
-) -> int:
-    """Cuts out publishes that lie whole in the data, from the method frame at `position` on.
-
-    Returns where it stopped: at the first message that is not whole, has no or several body frames, has
-    another method, or is not as it should be, and is left to the way frame by frame. About 1 us a message.
-    """
-    method_frame = data[position : stop + 1]
-    method_bytes = len(method_frame)
-    contents: list[tuple[bytes, bytes]] = []
-    end = len(data)
-    unpack_content, unpack_frame = _CONTENT.unpack_from, FRAME.unpack_from
-    while data.startswith(method_frame, position):
-        header = position + method_bytes
-        if header + 22 > end:
-            break
-        kind, on, size, class_id, weight, body_size = unpack_content(data, header)
-        header_end = header + 7 + size
-        if (
-            kind != 2
-            or on != channel
-            or class_id != 60
-            or weight
-            or size < 14
-            or body_size > message_max_bytes
-        ):
-            break
-        if header_end >= end or data[header_end] != 0xCE:
-            break
-        if not body_size:
-            contents.append((data[header + 7 : header_end], b""))
-            position = header_end + 1
-            continue
-        body = header_end + 8
-        if body > end:
-            break
-        kind, on, size = unpack_frame(data, header_end + 1)
-        after = body + size
-        if size != body_size or kind != 3 or on != channel or after >= end or data[after] != 0xCE:
-            break
-        contents.append((data[header + 7 : header_end], data[body:after]))
-        position = after + 1
-    if contents:
-        events.append(Contents(channel, method_frame[7:-1], contents))
-    return position
 
 
 def _settlements(data: bytes, position: int, channel: int, kind: int, events: list[Event]) -> int:

@@ -29,9 +29,10 @@ from leveret.broker.definitions import (
 )
 from leveret.broker.queue import Queue
 from leveret.broker.timers import Timers
-from leveret.broker.vhost import VirtualHost
+from leveret.broker.vhost import VirtualHost, row_of
 from leveret.storage.errors import WriteFailed
 from leveret.storage.journal import Outcome
+from leveret.storage.log import Log
 from leveret.storage.offsets import Range
 from leveret.storage.records import Message
 from leveret.storage.store import Store
@@ -154,6 +155,9 @@ class Broker:
         """The queue can't hand out more until something is synced."""
         self._stalled[queue] = None
 
+    def is_stalled(self, queue: Queue) -> bool:
+        return queue in self._stalled
+
     def flush(self) -> None:
         """Appends what was published in this turn; from here on it is in the queues."""
         error: WriteFailed | None = None
@@ -222,8 +226,9 @@ class Broker:
         return bool(self._waiting or self._stalled) and self.store.safe_ticket < self.store.ticket
 
     @property
-    def all_defined(self) -> bool:
-        return self.defined >= self._definition
+    def definition(self) -> int:
+        """The number of the last change of definitions."""
+        return self._definition
 
     def synced(self) -> None:
         """The store is safe further than before."""
@@ -317,7 +322,17 @@ class Broker:
         used = {queue.log.id for vhost in self.vhosts.values() for queue in vhost.queues.values()}
         for id_, log in list(self.store.logs.items()):
             if id_ not in used:
-                self.store.delete_log(log)
+                self._restore_orphan(log)
+
+    def _restore_orphan(self, log: Log) -> None:
+        """A log that no definition names: its queue was transient, or a crash came before the definition."""
+        row = row_of(log.spec.label, log.id)
+        vhost = self.vhosts.get(row.vhost) if row else None
+        if row is None or vhost is None or row.name in vhost.queues:
+            self.store.delete_log(log)
+        else:
+            vhost.restore_queue(row)
+            self.define(Change(row))
 
     def _restore_row(self, row: Row) -> None:
         match row:

@@ -98,7 +98,7 @@ class Channel:
         while self._replies and self._replies[0][0] <= defined and self._replies[0][1] <= safe:
             self.connection.send(self._replies.popleft()[2])
         if self.confirms is not None and not self.closed:
-            for data in self.confirms.release(safe if self.broker.all_defined else 0):
+            for data in self.confirms.release(safe):
                 self.connection.send(data)
 
     @property

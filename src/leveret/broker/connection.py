@@ -8,7 +8,8 @@ caught here and nowhere else; it closes the channel it happened on, or the conne
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum, auto
 from typing import TYPE_CHECKING, cast
 
@@ -59,6 +60,8 @@ _CAPABILITIES = (
     "per_consumer_qos",
     "direct_reply_to",
 )
+_OUT_BYTES_MAX = 8 << 20
+"""More than this to be written, and nothing more is answered until it has gone."""
 _ACCESS_REQUEST = b"\x00\x1e\x00\x0a"
 _ACCESS_GRANTED = b"\x00\x1e\x00\x0b\x00\x01"
 
@@ -87,8 +90,12 @@ class Connection:
         self.name = peer
         self.loopback = loopback
         self.scanner = Scanner(message_max_bytes=broker.limits.message_max_bytes)
+        self.scanner.channels = set()
         self.state = State.GREETING
         self.out: list[bytes] = []
+        self.out_bytes = 0
+        self.backlog: deque[Event] = deque()
+        """What was received and waits until what it would be answered behind has been written."""
         self.writable = True
         """False while the peer does not read what was written: nothing is delivered to it."""
         self.frame_max = FRAME_MIN_BYTES
@@ -137,11 +144,20 @@ class Connection:
 
     def send(self, data: bytes) -> None:
         self.out.append(data)
+        self.out_bytes += len(data)
         self.broker.flushed[self] = None
 
-    def send_all(self, pieces: Iterable[bytes]) -> None:
+    def send_all(self, pieces: Sequence[bytes]) -> None:
         self.out += pieces
+        self.out_bytes += sum(map(len, pieces))
         self.broker.flushed[self] = None
+
+    def take_out(self) -> bytes:
+        """What is to be written now."""
+        data = b"".join(self.out)
+        self.out.clear()
+        self.out_bytes = 0
+        return data
 
     def _send(self, channel: int, method: Method) -> None:
         self.send(methods.frame(channel, method))
@@ -149,8 +165,10 @@ class Connection:
     # in
 
     def receive(self, events: Iterable[Event]) -> None:
-        """Does what the events say, in their order."""
-        for event in events:
+        """Does what the events say, in their order, for as long as the answers do not pile up."""
+        self.backlog.extend(events)
+        while self.backlog and self.out_bytes < _OUT_BYTES_MAX:
+            event = self.backlog.popleft()
             if self.state is State.CLOSED:
                 return
             channel = getattr(event, "channel", 0)
@@ -227,6 +245,7 @@ class Connection:
             self._open(number)
         elif isinstance(method, commands.Channel.Close) and number in self.channels:
             self._end_channel(number)
+            self._knows(number).discard(number)
             self._send(number, commands.Channel.CloseOk())
         else:
             channel = self._open_channel(number, payload)
@@ -240,14 +259,21 @@ class Connection:
         """We have closed the channel: only the end of it counts."""
         if isinstance(method, commands.Channel.CloseOk):
             self.closing.discard(number)
+            self._knows(number).discard(number)
         elif isinstance(method, commands.Channel.Close):
             self.closing.discard(number)
+            self._knows(number).discard(number)
             self._crossed.add(number)
             self._send(number, commands.Channel.CloseOk())
         elif isinstance(method, commands.Channel.Open):
             raise ChannelError("second 'channel.open' seen")
 
     # channels
+
+    def _knows(self, number: int) -> set[int]:
+        """The channels whose messages are put together: those that are open, or closed without an answer."""
+        assert self.scanner.channels is not None
+        return self.scanner.channels
 
     def _open(self, number: int) -> None:
         if len(self.channels) >= self.channel_max:
@@ -258,6 +284,7 @@ class Connection:
                 method=None,
             )
         self.channels[number] = Channel(self, number)
+        self._knows(number).add(number)
         self._send(number, make(commands.Channel.OpenOk, channel_id=""))
 
     def _end_channel(self, number: int) -> None:
@@ -266,7 +293,6 @@ class Connection:
         channel = self.channels.pop(number)
         channel.release()
         channel.close()
-        self.scanner.forget(number)
 
     def fail_channel(self, channel: Channel, error: ChannelException) -> None:
         """Closes a channel for a reason that no frame of the client gave."""

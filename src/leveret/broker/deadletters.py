@@ -14,6 +14,7 @@ from leveret.amqp.properties import headers_of
 from leveret.broker import deaths
 from leveret.broker.deaths import Reason
 from leveret.broker.work import Work
+from leveret.storage.errors import WriteFailed
 from leveret.storage.journal import Outcome
 from leveret.storage.offsets import Range
 from leveret.storage.records import Message, Record
@@ -33,14 +34,32 @@ _WITHOUT_COPY = {
 
 def bury(
     queue: Queue, ranges: Sequence[Range], reason: Reason, *, in_flight: bool, work: Work | None = None
-) -> None:
-    """Settles messages that died, with a copy where the queue has a dead-letter exchange."""
-    for start, stop in ranges:
-        for first in range(start, stop, _AT_ONCE):
-            part = work or Work(queue.broker)
-            _bury(part, queue, (first, min(stop, first + _AT_ONCE)), reason, in_flight=in_flight)
-            if work is None:
-                part.commit()
+) -> bool:
+    """Settles messages that died, with a copy where the queue has a dead-letter exchange.
+
+    False when they could not be written: then what was ready still is, what was in flight is ready again, and
+    the queue is run once writing works.
+    """
+    pieces = [
+        (first, min(stop, first + _AT_ONCE))
+        for start, stop in ranges
+        for first in range(start, stop, _AT_ONCE)
+    ]
+    for position, piece in enumerate(pieces):
+        part = work or Work(queue.broker)
+        _bury(part, queue, piece, reason, in_flight=in_flight)
+        if work is not None:
+            continue
+        try:
+            part.commit()
+        except WriteFailed:
+            queue.broker.stall(queue)
+            if in_flight:
+                back = Work(queue.broker)
+                back.give_back(queue, pieces[position:])
+                back.commit()
+            return False
+    return True
 
 
 def _bury(work: Work, queue: Queue, range_: Range, reason: Reason, *, in_flight: bool) -> None:

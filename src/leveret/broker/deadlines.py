@@ -76,7 +76,7 @@ def _act(consumer: Consumer, late: Run[Consumer]) -> bool:
             queue.retry(offsets, work=work)
         else:
             deadletters.bury(queue, offsets, Reason.REJECTED, in_flight=True, work=work)
-        work.commit()
+        work.commit_or_give_back(queue, offsets)
     return True
 
 

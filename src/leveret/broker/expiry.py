@@ -54,9 +54,9 @@ def drop_expired(queue: Queue, *, before_us: int) -> None:
                     queue.broker.timers.set((queue, "expiry"), due, queue.wake)
                 break
             expired.append(record.offset)
-        if expired:
-            deadletters.bury(queue, [(each, each + 1) for each in expired], Reason.EXPIRED, in_flight=False)
-        if len(expired) < len(records):
+        singles = [(each, each + 1) for each in expired]
+        done = deadletters.bury(queue, singles, Reason.EXPIRED, in_flight=False)
+        if not done or len(expired) < len(records):
             return
         look = _LOOK_AHEAD
 

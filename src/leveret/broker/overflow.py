@@ -53,7 +53,8 @@ def trim(queue: Queue) -> None:
     if queue.arguments.overflow != "drop-head":
         return
     while over := _over(queue):
-        deadletters.bury(queue, over, Reason.MAXLEN, in_flight=False)
+        if not deadletters.bury(queue, over, Reason.MAXLEN, in_flight=False):
+            return
 
 
 def body_bytes(queue: Queue, ranges: Sequence[Range]) -> int:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from pamqp import commands
 
 from leveret.amqp import methods, properties
-from leveret.amqp.errors import AccessRefused, ChannelException, NotImplemented_, PreconditionFailed
+from leveret.amqp.errors import AccessRefused, AmqpError, NotImplemented_, PreconditionFailed
 from leveret.amqp.frames import content_frames
 from leveret.amqp.tables import Value
 from leveret.broker import deadletters, overflow, replyto
@@ -74,7 +74,7 @@ def publish(channel: Channel, method: bytes, contents: list[tuple[bytes, bytes]]
             if meaning is None:
                 try:
                     meaning = _look_at(channel.connection, header)
-                except ChannelException:
+                except AmqpError:
                     _accept(channel, route, messages, persistent=bool(all_flags & PERSISTENT))
                     raise
             if meaning == SPECIAL:

@@ -175,9 +175,10 @@ class Queue:
             taken, records = self._take(min(credit, self._batch), who=label)
             if not taken:
                 return
-            if not records:  # they were expired or damaged
-                continue
-            handed_bytes += self._hand_out(chosen, records)
+            if records:  # not all of them were expired or damaged
+                handed_bytes += self._hand_out(chosen, records)
+            if self.broker.is_stalled(self):
+                return
 
     def take(self, count: int, *, who: bytes = b"") -> list[Record]:
         """The next messages that are ready and alive go into flight."""
@@ -243,6 +244,7 @@ class Queue:
         if self.deleted:
             return
         part = work or Work(self.broker)
+        returned = ranges
         limit = self.arguments.delivery_limit
         if limit is not None:
             ranges = self._bury_over_limit(ranges, limit, part)
@@ -251,7 +253,7 @@ class Queue:
         elif ranges:
             part.give_back(self, ranges)
         if work is None:
-            part.commit()
+            part.commit_or_give_back(self, returned)
 
     def retry(self, ranges: Sequence[Range], *, work: Work) -> None:
         """Back to where it was, but not before a delay that grows with the number of returns."""
@@ -332,7 +334,10 @@ def retry_delay_ms(arguments: QueueArguments, returns: int) -> int:
     """
     first = arguments.retry_delay_ms if arguments.retry_delay_ms is not None else _RETRY_WITHOUT_DELAY_MS
     most = arguments.retry_delay_max_ms if arguments.retry_delay_max_ms is not None else 1 << 40
-    return int(min(first * arguments.retry_multiplier ** min(returns, 64), most))
+    try:
+        return int(min(first * arguments.retry_multiplier**returns, most))
+    except OverflowError:
+        return most
 
 
 def ranges_of(offsets: Iterable[int]) -> list[Range]:

@@ -45,7 +45,7 @@ def exists(broker: Broker, key: str) -> bool:
 def send(broker: Broker, key: str, exchange: bytes, header: bytes, body: bytes) -> None:
     """Delivers an answer, if somebody waits for it."""
     channel = _find(broker, key)
-    if channel is None or channel.reply_consumer is None:
+    if channel is None or channel.reply_consumer is None or not channel.can_deliver:
         return
     tag = channel.next_tag
     channel.next_tag += 1

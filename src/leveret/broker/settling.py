@@ -26,23 +26,23 @@ if TYPE_CHECKING:
 
 def settle(channel: Channel, event: Settlement) -> None:
     """Does what the frames of the event say, now or when the transaction commits."""
-    unknown: int | None
-    if event.multiple:
-        taken, unknown = channel.unacked.take_through(event.first)
-    else:
-        taken, unknown = channel.unacked.take(event.first, event.last)
-    if channel.transaction is None:
-        apply(channel, taken, event)
-    else:
-        channel.transaction.settle(taken, event)
-    if unknown is None:
-        return
-    if channel.lapsed and unknown in channel.lapsed:
+    while True:
+        if event.multiple:
+            taken, unknown = channel.unacked.take_through(event.first)
+        else:
+            taken, unknown = channel.unacked.take(event.first, event.last)
+        if channel.transaction is None:
+            apply(channel, taken, event)
+        else:
+            channel.transaction.settle(taken, event)
+        if unknown is None:
+            return
+        if unknown not in channel.lapsed:
+            raise PreconditionFailed(f"unknown delivery tag {unknown}")
         channel.lapsed.remove(unknown, unknown + 1)
-        if unknown < event.last:
-            settle(channel, event._replace(first=unknown + 1))
-        return
-    raise PreconditionFailed(f"unknown delivery tag {unknown}")
+        if unknown == event.last:
+            return
+        event = event._replace(first=unknown + 1)
 
 
 def apply(channel: Channel, taken: Iterable[Run[Consumer]], event: Settlement) -> None:
@@ -52,7 +52,7 @@ def apply(channel: Channel, taken: Iterable[Run[Consumer]], event: Settlement) -
         else:
             work = Work(channel.broker)
             refuse(work, holder.queue, ranges, requeue=event.requeue)
-            work.commit()
+            work.commit_or_give_back(holder.queue, ranges)
         channel.freed(holder, sum(stop - start for start, stop in ranges))
 
 

@@ -8,18 +8,19 @@ changes.
 
 from __future__ import annotations
 
+import json
+from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from leveret.amqp.errors import NotFound
 from leveret.amqp.properties import headers_of
-from leveret.amqp.tables import Value
+from leveret.amqp.tables import Value, decode_table, encode_table
 from leveret.broker.arguments import QueueArguments, alternate_exchange
 from leveret.broker.definitions import BindingRow, Change, ExchangeRow, QueueRow
 from leveret.broker.exchange import Bound, Exchange
 from leveret.broker.exchanges import ROUTERS
 from leveret.broker.queue import CURSOR, Queue
-from leveret.storage.errors import UnknownLog
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
@@ -50,6 +51,7 @@ class VirtualHost:
             )
             for exchange, type_ in _PREDECLARED
         }
+        self._leaving: deque[Exchange] = deque()
         self._bound_to: dict[Bound, dict[Exchange, int]] = {}
         """Where something is bound, and how often: what must be looked at when it goes."""
 
@@ -176,7 +178,8 @@ class VirtualHost:
         arguments: QueueArguments,
     ) -> Queue:
         store = self.broker.store
-        log = store.create_log(label=f"queue {name} of {self.name}"[:200] if durable else "")
+        row = QueueRow(self.name, name, 0, auto_delete, table) if durable and owner is None else None
+        log = store.create_log(label=label_of(row) if row else "")
         cursor = store.create_cursor(log, CURSOR, priorities=arguments.max_priority)
         queue = self.queues[name] = Queue(
             self.broker,
@@ -217,7 +220,7 @@ class VirtualHost:
     def bind(self, source: Exchange, destination: Bound, key: str, arguments: Mapping[str, Value]) -> int:
         """Binds; returns the number of the definition change, 0 if there was none to make."""
         if not source.router.bind(destination, key, arguments):
-            return 0
+            return self.broker.definition  # it may have been made a moment ago
         source.had_bindings = True
         counts = self._bound_to.setdefault(destination, {})
         counts[source] = counts.get(source, 0) + 1
@@ -248,8 +251,15 @@ class VirtualHost:
             self._gone_with_last_binding(source)
 
     def _gone_with_last_binding(self, source: Exchange) -> None:
-        if source.auto_delete and not len(source.router) and self.exchanges.get(source.name) is source:
-            self.delete_exchange(source)
+        """An auto-delete exchange goes; others may go with it, one after the other."""
+        self._leaving.append(source)
+        if len(self._leaving) > 1:
+            return  # somebody up the stack is at it
+        while self._leaving:
+            each = self._leaving[0]
+            if each.auto_delete and not len(each.router) and self.exchanges.get(each.name) is each:
+                self.delete_exchange(each)
+            self._leaving.popleft()
 
     def _unregister(self, source: Exchange, destination: Bound, *, all_of: bool = False) -> None:
         counts = self._bound_to.get(destination, {})
@@ -304,14 +314,13 @@ class VirtualHost:
         """The queue over its log; over a new one if the log's creation was lost with the last moments."""
         arguments = QueueArguments.parse(row.arguments, queue=row.name, vhost=self.name)
         store = self.broker.store
-        try:
-            cursor = store.log(row.log).cursors.get(CURSOR)
-        except UnknownLog:
-            cursor = None
-        made = cursor is None
-        if cursor is None:
-            log = store.create_log(label=f"queue {row.name} of {self.name}"[:200])
-            cursor = store.create_cursor(log, CURSOR, priorities=arguments.max_priority)
+        log = store.logs.get(row.log)
+        made = log is None or log.spec.label != label_of(row)
+        if log is None or made:
+            log = store.create_log(label=label_of(row))
+        cursor = log.cursors.get(CURSOR) or store.create_cursor(
+            log, CURSOR, priorities=arguments.max_priority
+        )
         queue = self.queues[row.name] = Queue(
             self.broker,
             self,
@@ -337,3 +346,21 @@ class VirtualHost:
             source.had_bindings = True
             counts = self._bound_to.setdefault(destination, {})
             counts[source] = counts.get(source, 0) + 1
+
+
+def label_of(row: QueueRow) -> str:
+    """What the store writes on a durable queue's log: all that is needed to make the queue again.
+
+    Definitions and messages become durable independently of one another. With this the store alone can tell
+    whose messages it holds, whichever came first before a crash.
+    """
+    arguments = encode_table(row.arguments).hex()
+    return json.dumps([row.vhost, row.name, row.auto_delete, arguments])
+
+
+def row_of(label: str, log: int) -> QueueRow | None:
+    """The queue that a log belongs to, if it was a durable one's."""
+    if not label:
+        return None
+    vhost, name, auto_delete, arguments = json.loads(label)
+    return QueueRow(vhost, name, log, auto_delete, decode_table(bytes.fromhex(arguments))[0])

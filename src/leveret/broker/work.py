@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from leveret.storage.errors import WriteFailed
 from leveret.storage.journal import Outcome
 from leveret.storage.offsets import Range
 from leveret.storage.records import Message
@@ -45,6 +46,17 @@ class Work:
         """What was in flight goes back to its place."""
         self._transaction.give_back(queue.cursor, ranges, not_before_us=not_before_us)
         self._returned[queue] = self._returned.get(queue, 0) + queue.counted_bytes(ranges)
+
+    def commit_or_give_back(self, queue: Queue, ranges: Sequence[Range]) -> None:
+        """Makes it happen; if nothing can be appended (a full disk), what was in flight goes back instead."""
+        try:
+            self.commit()
+        except WriteFailed:
+            if not queue.deleted:
+                back = Work(self._broker)
+                back.give_back(queue, ranges)
+                back.commit()
+                self._broker.stall(queue)
 
     def commit(self) -> int:
         """Makes it happen; returns the ticket under which it is durable."""

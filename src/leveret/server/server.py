@@ -69,7 +69,7 @@ class Server:
         measure: Callable[[], Shortage] | None = None,
         goodbye_s: float = 5.0,
     ) -> None:
-        """`measure` says what the broker is short of; `goodbye_s`, how long clients may take to say goodbye."""
+        """`measure` says what the broker is short of; `goodbye_s`: how long clients may take to leave."""
         self._files = files
         self._definitions = definitions
         self._host = host

@@ -20,8 +20,6 @@ _CLOSE_S = 5.0
 """How long a peer has to answer connection.close."""
 _WRITE_HIGH_BYTES = 1 << 20
 """More than this unsent, and nothing is delivered until it has gone."""
-_READ_STOP_BYTES = 16 << 20
-"""More than this unsent, and the peer is not read from either: it asks for more than it takes."""
 
 
 class AmqpSocket(asyncio.Protocol):
@@ -65,7 +63,11 @@ class AmqpSocket(asyncio.Protocol):
         return self.connection.scanner.feed(data)
 
     def eof_received(self) -> None:
+        """The peer says nothing more: what it held goes back at once, whatever it still reads."""
+        self._turns.begin()
+        self.connection.lost()
         self._transport.close()
+        self._deadline = self._deadline or self._loop.call_later(_CLOSE_S, self._transport.abort)
 
     def connection_lost(self, error: Exception | None) -> None:
         for timer in (self._deadline, self._heartbeat):
@@ -81,8 +83,8 @@ class AmqpSocket(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._turns.begin()
         self.connection.writable = True
-        self._choked = False
-        self._read_or_not()
+        if self._choked:
+            self._go_on()
         for channel in self.connection.channels.values():
             for consumer in channel.consumers.values():
                 if consumer is not channel.reply_consumer:
@@ -92,15 +94,15 @@ class AmqpSocket(asyncio.Protocol):
 
     def write_out(self) -> None:
         connection = self.connection
-        if connection.out and not self._transport.is_closing():
-            self._transport.write(b"".join(connection.out))
+        data = connection.take_out()
+        if data and not self._transport.is_closing():
+            self._transport.write(data)
             self._sent_s = self._loop.time()
-            if self._transport.get_write_buffer_size() > _READ_STOP_BYTES:
-                self._choked = True
-                self._read_or_not()
-        connection.out.clear()
+        if connection.backlog:
+            self._go_on_when_written()
         if connection.state is State.CLOSED:
             self._transport.close()
+            self._deadline = self._deadline or self._loop.call_later(_CLOSE_S, self._transport.abort)
         elif connection.state is State.CLOSING and self._deadline is None:
             self._deadline = self._loop.call_later(_CLOSE_S, self._transport.abort)
             if connection.deaf and self._transport.can_write_eof():
@@ -113,6 +115,21 @@ class AmqpSocket(asyncio.Protocol):
     def abort(self) -> None:
         """Drops the connection as a broken network would."""
         self._transport.abort()
+
+    def _go_on_when_written(self) -> None:
+        """It asked for more than fits into the buffers: it is not read from until that is written."""
+        self._choked = True
+        self._read_or_not()
+        if self.connection.writable:
+            self._loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        if not self.connection.writable:
+            return  # `resume_writing` comes back to it
+        self._turns.begin()
+        self._choked = False
+        self.connection.receive(())
+        self._read_or_not()
 
     def _read_or_not(self) -> None:
         if self._transport.is_closing():

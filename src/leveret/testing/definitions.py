@@ -14,6 +14,7 @@ from leveret.broker.definitions import (
     UserRow,
     VhostRow,
 )
+from leveret.broker.terms import identity
 
 _ORDER = (VhostRow, UserRow, PermissionRow, ExchangeRow, QueueRow, BindingRow)
 
@@ -51,6 +52,6 @@ class MemoryDefinitions:
 
 def _key(row: Row) -> object:
     if isinstance(row, BindingRow):
-        arguments = repr(sorted(row.arguments.items()))
+        arguments = identity(row.arguments)
         return BindingRow, row.vhost, row.source, row.to_queue, row.destination, row.routing_key, arguments
     return type(row), row.key

@@ -28,12 +28,14 @@ _MOMENT_US = 5_000
 def qos(channel: Channel, method: spec.Basic.Qos) -> None:
     if method.prefetch_size:
         raise NotImplemented_(f"prefetch_size!=0 ({method.prefetch_size})")
-    if method.global_:
-        channel.prefetch = method.prefetch_count
+    shared = method.prefetch_count if method.global_ else 0  # a limit per consumer lifts the shared one
+    if shared != channel.prefetch:
+        channel.prefetch = shared
         for consumer in channel.consumers.values():
             if consumer is not channel.reply_consumer:
+                consumer.queue.consumers.unblock(channel)
                 consumer.queue.wake()
-    else:
+    if not method.global_:
         channel.consumer_prefetch = method.prefetch_count
         if channel.connection.properties.get("product") == "py-amqp":
             _change_running(channel, method.prefetch_count)

@@ -140,7 +140,7 @@ def delete(channel: Channel, method: spec.Queue.Delete) -> None:
     name = _named(channel, method.queue)
     channel.connection.check_access("configure", "queue", name)
     queue = channel.vhost.queues.get(name)
-    count = defined = 0
+    count = defined = ticket = 0
     if queue is not None:
         queue.check_access(channel.connection)
         channel.broker.flush()
@@ -150,8 +150,9 @@ def delete(channel: Channel, method: spec.Queue.Delete) -> None:
         if method.if_empty and count:
             raise PreconditionFailed(f"{queue} not empty")
         defined = channel.vhost.delete_queue(queue)
+        ticket = channel.broker.store.ticket if queue.durable else 0  # or it could be back after a crash
     if not method.nowait:
-        channel.reply(spec.Queue.DeleteOk(count), defined=defined)
+        channel.reply(spec.Queue.DeleteOk(count), defined=defined, ticket=ticket)
 
 
 def _named(channel: Channel, name: str) -> str:

@@ -1,0 +1,77 @@
+"""Who asks, and what they may see: HTTP basic authentication with the broker's users.
+
+Owns RabbitMQ's rules for its management API: a user needs one of four tags, permissions on a virtual host to
+look into it, and guest is let in from loopback only. Passwords and permissions themselves are the broker's
+(`leveret.broker.accounts`).
+"""
+
+from __future__ import annotations
+
+import binascii
+from base64 import b64decode
+from collections.abc import Iterable
+from ipaddress import ip_address
+
+from starlette.requests import Request
+
+from leveret.broker.accounts import GUEST, Accounts, User
+from leveret.broker.broker import Broker
+from leveret.broker.vhost import VirtualHost
+from leveret.management.errors import NotAuthenticated, NotAuthorised, NotFound
+
+_TAGS = frozenset(("management", "policymaker", "monitoring", "administrator"))
+_MONITORS = frozenset(("monitoring", "administrator"))
+
+
+def log_in(accounts: Accounts, request: Request) -> User:
+    """The user whose name and password came with the request."""
+    name, password = credentials(request.headers.get("authorization", ""))
+    user = accounts.login(name, password)
+    if user is None or (user.name == GUEST and not _is_loopback(request)):
+        raise NotAuthenticated
+    if not user.tags & _TAGS:
+        raise NotAuthorised("Not management user")
+    return user
+
+
+def credentials(header: str) -> tuple[str, bytes]:
+    """Name and password of an `Authorization` header.
+
+    >>> credentials("Basic Z3Vlc3Q6YTpi")
+    ('guest', b'a:b')
+    """
+    scheme, _, encoded = header.partition(" ")
+    if scheme.lower() != "basic":
+        raise NotAuthenticated
+    try:
+        name, colon, password = b64decode(encoded.strip(), validate=True).partition(b":")
+    except (binascii.Error, ValueError):
+        raise NotAuthenticated from None
+    if not colon:
+        raise NotAuthenticated
+    return name.decode("utf-8", "surrogateescape"), password
+
+
+def is_monitor(user: User) -> bool:
+    """Whether totals over all virtual hosts are its business."""
+    return bool(user.tags & _MONITORS)
+
+
+def visible(broker: Broker, user: User) -> Iterable[VirtualHost]:
+    """The virtual hosts that it may look into."""
+    return (vhost for name, vhost in sorted(broker.vhosts.items()) if name in user.permissions)
+
+
+def enter(broker: Broker, user: User, name: str) -> VirtualHost:
+    """The virtual host of this name, if there is one and the user may look into it."""
+    vhost = broker.vhosts.get(name)
+    if vhost is None:
+        raise NotFound
+    if name not in user.permissions:
+        raise NotAuthorised("User not authorised to access virtual host")
+    return vhost
+
+
+def _is_loopback(request: Request) -> bool:
+    """A peer without an address is on a socket of this machine."""
+    return request.client is None or ip_address(request.client.host.split("%")[0]).is_loopback

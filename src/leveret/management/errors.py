@@ -1,0 +1,111 @@
+"""What a request can be refused for, and the one table from the broker's errors to HTTP.
+
+    HTTPException           (Starlette's) no such path, wrong method
+    └─ Problem              a status, a word, a sentence: `{"error": word, "reason": sentence}`
+       ├─ NotAuthenticated  401, with the header that asks for a name and a password
+       ├─ NotAuthorised     401: known, but not allowed to do this
+       └─ NotFound          404
+
+Statuses and words are RabbitMQ's. `AmqpError` and `StorageError` belong to packages that this one does not
+import: they are known by what they carry (`Refusal`, `Trouble`). Anything else is a mistake of ours: the
+client learns that there was one, the log learns which.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Protocol, runtime_checkable
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from leveret.management.replies import reply, text
+
+STATUSES = {
+    "ACCESS_REFUSED": (401, "not_authorised"),
+    "NOT_FOUND": (404, "Object Not Found"),
+    "RESOURCE_LOCKED": (400, "bad_request"),
+    "PRECONDITION_FAILED": (400, "bad_request"),
+    "SYNTAX_ERROR": (400, "bad_request"),
+    "COMMAND_INVALID": (400, "bad_request"),
+    "NOT_ALLOWED": (400, "bad_request"),
+    "NOT_IMPLEMENTED": (501, "not_implemented"),
+    "RESOURCE_ERROR": (503, "unavailable"),
+}
+"""By the name of the AMQP error. What is not in here should not come of an HTTP request."""
+
+REALM = "Leveret"
+
+
+@runtime_checkable
+class Refusal(Protocol):
+    """The broker's `AmqpError`: what was asked for can't be."""
+
+    code: int
+    name: str
+    sentence: str
+
+
+@runtime_checkable
+class Trouble(Protocol):
+    """The store's `StorageError`: the disk does not let it."""
+
+    message: str
+    hint: str
+
+
+class Problem(HTTPException):
+    """`Problem(400, "bad_request", "the name is too long")`."""
+
+    def __init__(
+        self, status: int, word: str, sentence: str, *, headers: dict[str, str] | None = None
+    ) -> None:
+        super().__init__(status, sentence, headers)
+        self.word = word
+
+
+class NotAuthenticated(Problem):
+    def __init__(self) -> None:
+        super().__init__(
+            401, "not_authorized", "Login failed", headers={"www-authenticate": f'Basic realm="{REALM}"'}
+        )
+
+
+class NotAuthorised(Problem):
+    def __init__(self, sentence: str) -> None:
+        super().__init__(401, "not_authorised", sentence)
+
+
+class NotFound(Problem):
+    def __init__(self) -> None:
+        super().__init__(404, "Object Not Found", "Not Found")
+
+
+def problem_of(error: Exception) -> Problem | None:
+    """What to tell the client of an error of the broker; None if it is not one.
+
+    >>> class Locked(Exception):
+    ...     code, name, sentence = 405, "RESOURCE_LOCKED", "it is locked"
+    >>> problem_of(Locked()).status_code
+    400
+    """
+    if isinstance(error, Refusal) and error.name in STATUSES:
+        status, word = STATUSES[error.name]
+        return Problem(status, word, error.sentence)
+    if isinstance(error, Trouble):
+        return Problem(503, "unavailable", str(error))
+    return None
+
+
+async def answer(request: Request, error: Exception) -> Response:
+    """The one place where an error becomes a response."""
+    if isinstance(error, Problem):
+        return reply({"error": error.word, "reason": text(error.detail)}, error.status_code, error.headers)
+    if isinstance(error, HTTPException) and error.status_code != 404:
+        phrase = HTTPStatus(error.status_code).phrase
+        word = phrase.lower().replace(" ", "_")
+        return reply({"error": word, "reason": phrase}, error.status_code, error.headers)
+    if isinstance(error, HTTPException):
+        return await answer(request, NotFound())
+    return reply({"error": "internal_error", "reason": "See the broker's log."}, 500)

@@ -1,0 +1,87 @@
+"""`/api/queues`: looking at queues and purging them.
+
+    GET    /api/queues                         all that the user may see
+    GET    /api/queues/{vhost}                 those of a virtual host
+    GET    /api/queues/{vhost}/{name}          one
+    DELETE /api/queues/{vhost}/{name}/contents drops what is not with consumers
+
+Fields have RabbitMQ's names and meaning, but `messages` also counts what is delayed. Ours are `delayed`,
+`returned` (messages that came back at least once), `low` and `span` (the cursor's lowest unsettled offset,
+and how far what was handed out reaches above it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from leveret.broker.accounts import User
+from leveret.broker.broker import Broker
+from leveret.broker.queue import Queue
+from leveret.broker.vhost import VirtualHost
+from leveret.management.auth import enter, visible
+from leveret.management.errors import NotAuthorised, NotFound
+from leveret.management.paths import segment
+from leveret.management.replies import jsonable, reply, text
+
+
+class Queues:
+    def __init__(self, broker: Broker, *, changed: Callable[[], None]) -> None:
+        """`changed` is called before something is changed: the broker's turn must follow."""
+        self._broker = broker
+        self._changed = changed
+
+    def show_all(self, request: Request, user: User) -> Response:
+        return reply([each for vhost in visible(self._broker, user) for each in _all_of(vhost)])
+
+    def show_vhost(self, request: Request, user: User) -> Response:
+        return reply(_all_of(enter(self._broker, user, segment(request, "vhost"))))
+
+    def show(self, request: Request, user: User) -> Response:
+        return reply(describe(self._find(request, user)))
+
+    def purge(self, request: Request, user: User) -> Response:
+        queue = self._find(request, user)
+        if not user.may("read", queue.vhost.name, queue.name):
+            raise NotAuthorised("Access refused.")
+        if queue.owner is not None:
+            raise queue.locked()
+        self._changed()
+        self._broker.flush()
+        queue.purge()
+        return Response(status_code=204)
+
+    def _find(self, request: Request, user: User) -> Queue:
+        vhost = enter(self._broker, user, segment(request, "vhost"))
+        queue = vhost.queues.get(segment(request, "name"))
+        if queue is None:
+            raise NotFound
+        return queue
+
+
+def _all_of(vhost: VirtualHost) -> list[dict[str, object]]:
+    return [describe(queue) for _, queue in sorted(vhost.queues.items())]
+
+
+def describe(queue: Queue) -> dict[str, object]:
+    ready, unacked, delayed = queue.ready, queue.unacked, queue.delayed
+    return {
+        "name": text(queue.name),
+        "vhost": text(queue.vhost.name),
+        "type": queue.arguments.queue_type,
+        "state": "running",
+        "durable": queue.durable,
+        "auto_delete": queue.auto_delete,
+        "exclusive": queue.owner is not None,
+        "arguments": jsonable(queue.table),
+        "consumers": len(queue.consumers),
+        "messages": ready + unacked + delayed,
+        "messages_ready": ready,
+        "messages_unacknowledged": unacked,
+        "delayed": delayed,
+        "returned": len(queue.progress.counts),
+        "low": queue.progress.low,
+        "span": queue.progress.span,
+    }
