@@ -30,11 +30,12 @@ from leveret.broker.definitions import (
 from leveret.broker.queue import Queue
 from leveret.broker.timers import Timers
 from leveret.broker.vhost import VirtualHost, row_of
+from leveret.broker.work import Work
 from leveret.storage.errors import WriteFailed
 from leveret.storage.journal import Outcome
 from leveret.storage.log import Log
 from leveret.storage.offsets import Range
-from leveret.storage.records import Message
+from leveret.storage.records import PERSISTENT, Message
 from leveret.storage.store import Store
 
 if TYPE_CHECKING:
@@ -246,11 +247,13 @@ class Broker:
         What was delivered meanwhile is not taken back, and a `tx.commit` waits until writing works again.
         """
         self.begin_turn()
+        work = Work(self)
         for _, queue, (start, stop) in self._unsynced:
             if not queue.deleted:
-                ready = queue.progress.ready_within(start, stop)
-                if ready:
-                    queue.cursor.drop(ready, Outcome.DROPPED)
+                ready = queue.log.read(queue.progress.ready_within(start, stop))
+                failed = [(each.offset, each.offset + 1) for each in ready if each.flags & PERSISTENT]
+                work.drop(queue, failed, Outcome.DROPPED)
+        work.commit()
         self._unsynced.clear()
         for channel in self._waiting:
             if channel.confirms is not None:

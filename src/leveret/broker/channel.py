@@ -188,7 +188,8 @@ class Channel:
 
     def consumer_lost(self, consumer: Consumer) -> bool:
         """The broker cancels; False if the client can't be told."""
-        self.consumers.pop(consumer.tag, None)
+        if self.consumers.get(consumer.tag) is consumer:
+            del self.consumers[consumer.tag]
         if self.closed or not self.connection.understands("consumer_cancel_notify"):
             return False
         self.broker.tell_later(self, make(commands.Basic.Cancel, consumer_tag=consumer.tag, nowait=True))

@@ -62,7 +62,8 @@ def _act(consumer: Consumer, late: Run[Consumer]) -> bool:
     """Does what the queue says; False when the consumer is gone with it."""
     channel, queue = consumer.channel, consumer.queue
     action = queue.arguments.consumer_timeout_action
-    if action == "cancel":
+    cancelled = not consumer.is_getter and channel.consumers.get(consumer.tag) is not consumer
+    if action == "cancel" and not cancelled and not queue.deleted:
         _cancel(consumer)
         return False
     start, stop = late.start, late.stop
@@ -72,8 +73,10 @@ def _act(consumer: Consumer, late: Run[Consumer]) -> bool:
     channel.freed(consumer, stop - start)
     if not queue.deleted:
         work = Work(channel.broker)
-        if action == "retry":
-            queue.retry(offsets, work=work)
+        if action == "cancel":  # its consumer has cancelled itself
+            queue.requeue(offsets, work=work)
+        elif action == "retry":
+            queue.requeue(offsets, late=True, work=work)
         else:
             deadletters.bury(queue, offsets, Reason.REJECTED, in_flight=True, work=work)
         work.commit_or_give_back(queue, offsets)

@@ -147,6 +147,7 @@ class Queue:
         """Lets messages move as far as they can now."""
         if self.deleted:
             return
+        self._wake_delayed()
         if self.may_expire:
             expiry.drop_expired(self, before_us=self.broker.turn_us)
         if self.consumers:
@@ -159,9 +160,17 @@ class Queue:
         if due_us is not None:
             self.broker.timers.set((self, "delayed"), due_us, self.wake)
 
+    def _wake_delayed(self) -> None:
+        """What was delayed until now is ready, whether anybody wants it or not."""
+        due_us = self.progress.next_due_us
+        now_us = self.broker.now_us()
+        if due_us is not None and due_us <= now_us:
+            with self.broker.store.lock:
+                self.progress.wake(now_us)
+
     def _dispatch(self) -> None:
         handed_bytes = 0
-        while self.progress.next_due_us is not None or self.progress.ready:
+        while self.progress.ready:
             chosen = self.consumers.next_with_credit()
             if not chosen:
                 return
@@ -199,7 +208,18 @@ class Queue:
             self.ready_bytes -= sum(len(record.body) for record in records)
         if self.may_expire:
             records = expiry.bury_expired(self, records, before_us=self.broker.turn_us)
+        if self.arguments.delivery_limit is not None and self.progress.counts:
+            records = self._bury_worn_out(records, self.arguments.delivery_limit)
         return taken, records
+
+    def _bury_worn_out(self, records: list[Record], limit: int) -> list[Record]:
+        """A crash returns what was in flight without asking for the limit: it is seen here."""
+        count = self.cursor.delivery_count
+        worn_out = [record.offset for record in records if count(record.offset) > limit]
+        if not worn_out:
+            return records
+        deadletters.bury(self, ranges_of(worn_out), Reason.DELIVERY_LIMIT, in_flight=True)
+        return [record for record in records if record.offset not in worn_out]
 
     def _write_off(self, ranges: Sequence[Range], records: Sequence[Record]) -> None:
         """What the log can't give any more is settled as damaged; the store has reported it."""
@@ -239,8 +259,15 @@ class Queue:
         if not self.deleted:
             self.cursor.settle(ranges, Outcome.ACKED, who=who)
 
-    def requeue(self, ranges: Sequence[Range], *, delayed: bool = False, work: Work | None = None) -> None:
-        """Back to where it was; `delayed` where the queue says so, which grows with every return."""
+    def requeue(
+        self,
+        ranges: Sequence[Range],
+        *,
+        delayed: bool = False,
+        late: bool = False,
+        work: Work | None = None,
+    ) -> None:
+        """Back to where it was; `delayed` where the queue says so, or `late` anyway, and more each time."""
         if self.deleted:
             return
         part = work or Work(self.broker)
@@ -248,14 +275,14 @@ class Queue:
         limit = self.arguments.delivery_limit
         if limit is not None:
             ranges = self._bury_over_limit(ranges, limit, part)
-        if ranges and delayed and self.arguments.retry_delay_ms is not None:
-            self.retry(ranges, work=part)
+        if ranges and (late or (delayed and self.arguments.retry_delay_ms is not None)):
+            self._retry(ranges, part)
         elif ranges:
             part.give_back(self, ranges)
         if work is None:
             part.commit_or_give_back(self, returned)
 
-    def retry(self, ranges: Sequence[Range], *, work: Work) -> None:
+    def _retry(self, ranges: Sequence[Range], work: Work) -> None:
         """Back to where it was, but not before a delay that grows with the number of returns."""
         now_us = self.broker.now_us()
         by_count: dict[int, list[int]] = {}

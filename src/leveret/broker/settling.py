@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 def settle(channel: Channel, event: Settlement) -> None:
     """Does what the frames of the event say, now or when the transaction commits."""
     while True:
-        if event.multiple:
+        if event.multiple and event.first in channel.lapsed:
+            taken, unknown = channel.unacked.take_below(event.first), None
+            channel.lapsed.remove(1, event.first + 1)
+        elif event.multiple:
             taken, unknown = channel.unacked.take_through(event.first)
         else:
             taken, unknown = channel.unacked.take(event.first, event.last)

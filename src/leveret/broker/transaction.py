@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from leveret.amqp.errors import PreconditionFailed
 from leveret.amqp.events import Settlement
 from leveret.amqp.scanner import ACK
-from leveret.broker import overflow, publishing, settling
+from leveret.broker import deadlines, overflow, publishing, settling
 from leveret.broker.unacked import Run
 from leveret.broker.work import Work
 from leveret.storage.journal import Outcome
@@ -78,6 +78,8 @@ class Buffer:
         """Forgets the publishes; the deliveries are outstanding again."""
         for taken, _ in self.settlements:
             channel.unacked.restore(taken)
+            for run in taken:
+                deadlines.watch(run.holder)
         self.publishes, self.settlements = [], []
 
 

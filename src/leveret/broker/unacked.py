@@ -78,6 +78,14 @@ class Unacked(Generic[Holder]):
             tag = part
         return taken, None
 
+    def take_below(self, tag: int) -> list[Run[Holder]]:
+        """Settles everything below a tag that is not outstanding itself."""
+        index = bisect_right(self._starts, tag)
+        taken = self._runs[:index]
+        self.count -= sum(map(len, taken))
+        del self._runs[:index], self._starts[:index]
+        return taken
+
     def take_through(self, tag: int) -> tuple[list[Run[Holder]], int | None]:
         """Settles everything up to a tag, which must be outstanding itself; 0 stands for all."""
         if tag == 0:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from leveret.broker import overflow
 from leveret.storage.errors import WriteFailed
 from leveret.storage.journal import Outcome
 from leveret.storage.offsets import Range
@@ -39,6 +40,8 @@ class Work:
 
     def drop(self, queue: Queue, ranges: Sequence[Range], outcome: Outcome) -> None:
         """What nobody has taken is done with."""
+        if not ranges:
+            return
         self._transaction.drop(queue.cursor, ranges, outcome)
         self._returned[queue] = self._returned.get(queue, 0) - queue.counted_bytes(ranges)
 
@@ -65,6 +68,8 @@ class Work:
         ticket = self._transaction.commit()
         for queue, size_bytes in self._returned.items():
             queue.ready_bytes += size_bytes
+            if queue.limited:  # what comes back may be too much; nobody is served before that is seen
+                overflow.trim(queue)
             queue.wake()
         for queue, messages in self._appended.items():
             queue.appended(messages)

@@ -13,7 +13,7 @@ import typer
 from leveret import __version__
 from leveret.server.alarms import measured
 from leveret.server.definitions import Definitions
-from leveret.server.memory import keep_memory
+from leveret.server.memory import collect_rarely, keep_memory
 from leveret.server.server import Server
 from leveret.storage.errors import StorageError
 from leveret.storage.files import OsFiles
@@ -49,6 +49,7 @@ def serve(
 
 async def _serve(host: str, port: int, data_dir: Path) -> bool:
     keep_memory()
+    collect_rarely()
     data_dir.mkdir(parents=True, exist_ok=True)
     files = OsFiles(str(data_dir))
     server = Server(

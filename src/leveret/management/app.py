@@ -4,8 +4,8 @@
 
 Owns the table of routes; each resource has a file of its own. It runs on the event loop that owns the broker,
 and the rule is that handlers are plain functions, called there and never in a thread: between its first and
-its last line a handler sees one state of the broker, and it must be short. Everything but `/health` asks who
-is there.
+its last line a handler sees one state of the broker, and it must be short (`replies.reply_list` is for what
+may be long). Everything but `/health` asks who is there.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def create_app(broker: Broker, *, changed: Callable[[], None]) -> Starlette:
         middleware=[Middleware(RawPaths)],
         exception_handlers={HTTPException: answer, Exception: answer},
     )
-    app.router.redirect_slashes = False
+    pass
     return app
 
 

@@ -12,7 +12,7 @@ and how far what was handed out reaches above it).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -24,7 +24,7 @@ from leveret.broker.vhost import VirtualHost
 from leveret.management.auth import enter, visible
 from leveret.management.errors import NotAuthorised, NotFound
 from leveret.management.paths import segment
-from leveret.management.replies import jsonable, reply, text
+from leveret.management.replies import jsonable, reply, reply_list, text
 
 
 class Queues:
@@ -34,10 +34,10 @@ class Queues:
         self._changed = changed
 
     def show_all(self, request: Request, user: User) -> Response:
-        return reply([each for vhost in visible(self._broker, user) for each in _all_of(vhost)])
+        return _list(visible(self._broker, user))
 
     def show_vhost(self, request: Request, user: User) -> Response:
-        return reply(_all_of(enter(self._broker, user, segment(request, "vhost"))))
+        return _list([enter(self._broker, user, segment(request, "vhost"))])
 
     def show(self, request: Request, user: User) -> Response:
         return reply(describe(self._find(request, user)))
@@ -61,8 +61,10 @@ class Queues:
         return queue
 
 
-def _all_of(vhost: VirtualHost) -> list[dict[str, object]]:
-    return [describe(queue) for _, queue in sorted(vhost.queues.items())]
+def _list(vhosts: Iterable[VirtualHost]) -> Response:
+    """The queues there are now, each as it is when its turn comes; those that go meanwhile are left out."""
+    queues = [queue for vhost in vhosts for _, queue in sorted(vhost.queues.items())]
+    return reply_list(describe(queue) for queue in queues if not queue.deleted)
 
 
 def describe(queue: Queue) -> dict[str, object]:

@@ -1,29 +1,52 @@
-"""JSON as this API writes it: every answer goes out through `reply`.
+"""JSON as this API writes it: every answer goes out through `reply`, or `reply_list` where there may be many.
 
 Owns the form of what is sent, also where AMQP allows more than JSON does: a name or an argument may hold any
-bytes, a table may nest as deep as a frame is long. The rule: whatever a client has declared, looking at it is
-answered with valid JSON.
+bytes, a table may nest as deep as a frame is long. The rules: whatever a client has declared, looking at it
+is answered with valid JSON; and however much there is, the broker goes on meanwhile.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from decimal import Decimal
+from itertools import islice
 
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 DEPTH_MAX = 64
 """Tables nested deeper are cut: the JSON encoder, and those who read it, recurse."""
+_PIECE = 64
+"""Items made in one go: a queue takes 25 µs, so that others wait less than 2 ms."""
+_JSON = "application/json"
+_FRESH = {"cache-control": "no-cache"}
 
 
 def reply(content: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """`reply({"status": "ok"})`."""
-    body = json.dumps(content, separators=(",", ":")).encode("ascii")
-    return Response(
-        body, status, {"cache-control": "no-cache", **(headers or {})}, media_type="application/json"
-    )
+    return Response(_encode(content), status, {**_FRESH, **(headers or {})}, media_type=_JSON)
+
+
+def reply_list(items: Iterable[object]) -> Response:
+    """A list whose items are made piece by piece, while the client takes them; the loop runs in between."""
+    return StreamingResponse(_pieces(items), headers=_FRESH, media_type=_JSON)
+
+
+async def _pieces(items: Iterable[object]) -> AsyncIterator[str]:
+    before = "["
+    left = iter(items)
+    while piece := list(islice(left, _PIECE)):
+        yield before + ",".join(map(_encode, piece))
+        before = ","
+        await asyncio.sleep(0)
+    yield "[]" if before == "[" else "]"
+
+
+def _encode(content: object) -> str:
+    """In ASCII: what is left of undecodable names becomes escapes, and encoding can't fail."""
+    return json.dumps(content, separators=(",", ":"))
 
 
 def text(name: str) -> str:

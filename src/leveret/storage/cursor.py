@@ -132,6 +132,9 @@ class Cursor:
         if not clean:
             progress.redelivered_below = progress.mark
             self._recorder.record(self, Entry(Kind.REOPENED, [(0, progress.mark)]))
+            progress.mark = max(progress.mark, self.log.next + MARK_AHEAD)
+            self._recorder.record(self, Entry(Kind.MARKED, [(0, progress.mark)]))
+            self._mark_safe = progress.mark  # the checkpoints of the opening make it so
         absent = progress.open(self.log.present(), self.log.next)
         if absent:
             self._recorder.record(self, Entry(Kind.SETTLED, absent, Outcome.RESTART))

@@ -111,6 +111,9 @@ def get(channel: Channel, method: spec.Basic.Get) -> None:
     expiry.restart_disuse(queue)
     getter = channel.getter(queue, no_ack=method.no_ack)
     records = queue.take(1, who=getter.label)
+    if not records and channel.broker.is_stalled(queue):
+        channel.broker.store.sync()  # rare, and a get can't wait: it is answered now
+        records = queue.take(1, who=getter.label)
     if not records:
         channel.reply(spec.Basic.GetEmpty())
         queue.wake()
