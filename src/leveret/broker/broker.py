@@ -143,6 +143,11 @@ class Broker:
             waiting.messages.extend(messages)
             waiting.senders.append((channel, len(messages)))
 
+    def append_at_once(self, queue: Queue, messages: Sequence[Message], channel: Channel) -> None:
+        """The same, without waiting for the end of the turn."""
+        start = queue.append(messages)
+        self._note_unsynced(queue, start, [(channel, len(messages))])
+
     def owe(self, channel: Channel, count: int, *, durable: bool) -> None:
         """The channel is owed confirms for so many publishes of this turn."""
         channel.unsealed += count

@@ -15,6 +15,7 @@ from leveret.storage.offsets import Range
 from leveret.storage.records import Message
 
 if TYPE_CHECKING:
+    from leveret.broker.channel import Channel
     from leveret.broker.queue import Queue
 
 _AT_ONCE = 1024
@@ -25,7 +26,7 @@ def refuses(queue: Queue) -> bool:
     return queue.limited and queue.arguments.overflow != "drop-head"
 
 
-def admit(queue: Queue, messages: Sequence[Message]) -> int:
+def admit(queue: Queue, messages: Sequence[Message], channel: Channel) -> int:
     """Appends as many as there is room for, while consumers make more; returns how many that were."""
     done = 0
     while done < len(messages):
@@ -34,7 +35,7 @@ def admit(queue: Queue, messages: Sequence[Message]) -> int:
         count = min(_room(queue, messages[done]), len(messages) - done)
         if not count:
             break
-        queue.append(messages[done : done + count])
+        queue.broker.append_at_once(queue, messages[done : done + count], channel)
         done += count
     return done
 

@@ -239,7 +239,7 @@ def _offer(channel: Channel, route: Route, messages: Sequence[Message]) -> None:
             if not overflow.refuses(queue):
                 broker.enqueue(queue, list(messages), channel)
                 continue
-            taken = overflow.admit(queue, messages)
+            taken = overflow.admit(queue, messages, channel)
             accepted = min(accepted, taken)
             if taken < len(messages) and queue.arguments.overflow == "reject-publish-dlx":
                 deadletters.bury_new(queue, messages[taken:], Reason.MAXLEN)

@@ -181,7 +181,7 @@ class Queue:
                 chosen = [(chosen[0][0], 1)]  # they may share the channel's credit
             credit = sum(each for _, each in chosen)
             label = chosen[0][0].label if len(chosen) == 1 else b""
-            taken, records = self._take(min(credit, self._batch), who=label)
+            taken, records = self.take(min(credit, self._batch), who=label)
             if not taken:
                 return
             if records:  # not all of them were expired or damaged
@@ -189,12 +189,8 @@ class Queue:
             if self.broker.is_stalled(self):
                 return
 
-    def take(self, count: int, *, who: bytes = b"") -> list[Record]:
-        """The next messages that are ready and alive go into flight."""
-        return self._take(count, who=who)[1]
-
-    def _take(self, count: int, *, who: bytes) -> tuple[int, list[Record]]:
-        """The same, with the number of those that were ready."""
+    def take(self, count: int, *, who: bytes) -> tuple[int, list[Record]]:
+        """The next messages that are ready go into flight: how many, and those of them that are alive."""
         ranges = self.cursor.take(count, who=who)
         if not ranges:
             if self.progress.ready:

@@ -54,7 +54,7 @@ def create_app(broker: Broker, *, changed: Callable[[], None]) -> Starlette:
         middleware=[Middleware(RawPaths)],
         exception_handlers={HTTPException: answer, Exception: answer},
     )
-    pass
+    app.router.redirect_slashes = False
     return app
 
 

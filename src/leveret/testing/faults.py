@@ -55,7 +55,7 @@ class Faults:
     def duplicate_delivery(self, queue: str, n: int = 1, *, vhost: str = "/") -> None:
         """The next n messages that are delivered from the queue are in it once more, at its end."""
         found = self._broker.server.broker.vhosts[vhost].queue(queue)
-        original = found._take
+        original = found.take
         left = n
 
         def take(count: int, *, who: bytes) -> tuple[int, list[Record]]:
@@ -66,11 +66,11 @@ class Faults:
             if copied:
                 found.append([Message(*record[2:]) for record in copied])
             if not left:
-                del found._take
+                del found.take
             return taken, records
 
         def install() -> None:
-            found._take = take  # type: ignore[method-assign]
+            found.take = take  # type: ignore[method-assign]
 
         self._broker.call(install)
 

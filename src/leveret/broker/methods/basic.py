@@ -17,6 +17,7 @@ from leveret.broker.methods.names import table_of
 from leveret.broker.queue import Queue
 from leveret.storage.journal import Outcome
 from leveret.storage.offsets import Range
+from leveret.storage.records import Record
 
 if TYPE_CHECKING:
     from leveret.broker.channel import Channel
@@ -110,10 +111,10 @@ def get(channel: Channel, method: spec.Basic.Get) -> None:
     channel.broker.flush()
     expiry.restart_disuse(queue)
     getter = channel.getter(queue, no_ack=method.no_ack)
-    records = queue.take(1, who=getter.label)
+    records = _next_alive(queue, getter)
     if not records and channel.broker.is_stalled(queue):
         channel.broker.store.sync()  # rare, and a get can't wait: it is answered now
-        records = queue.take(1, who=getter.label)
+        records = _next_alive(queue, getter)
     if not records:
         channel.reply(spec.Basic.GetEmpty())
         queue.wake()
@@ -137,6 +138,14 @@ def get(channel: Channel, method: spec.Basic.Get) -> None:
     if method.no_ack:
         queue.cursor.settle([(record.offset, record.offset + 1)], Outcome.ACKED, who=getter.label)
     queue.wake()
+
+
+def _next_alive(queue: Queue, getter: Consumer) -> list[Record]:
+    """The next message; what is found expired or worn out on the way there is buried."""
+    while True:
+        taken, records = queue.take(1, who=getter.label)
+        if records or not taken:
+            return records
 
 
 def recover(channel: Channel, method: spec.Basic.Recover) -> None:
