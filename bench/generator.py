@@ -23,6 +23,7 @@ from bench.frames import SETTLEMENT, Load, Shape, make_load, method
 from bench.streams import Consuming, Publishing, Stall
 
 STALL_S = 30.0
+Figures = dict[str, float]
 COMMIT, COMMIT_OK = method(90, 20), method(90, 21)
 
 
@@ -65,7 +66,7 @@ class Target:
         return Client(self.host, self.port)
 
 
-def stream(target: Target, run: Run, load: Load) -> dict[str, object]:
+def stream(target: Target, run: Run, load: Load) -> Figures:
     """One connection publishes, one consumes, both as fast as the broker lets them."""
     publisher, consumer = target.connect(), target.connect()
     if run.confirms:
@@ -123,12 +124,12 @@ def finish(consumer: Client, target: Target) -> None:
         raise Unexpected(f"{left} messages came back to the queue")
 
 
-def one_at_a_time(target: Target, run: Run, load: Load) -> dict[str, object]:
+def one_at_a_time(target: Target, run: Run, load: Load) -> Figures:
     """Every connection publishes one message, waits for its confirm, and goes on."""
     return lockstep(target, run, load, Client.confirm_select, confirm_of)
 
 
-def transactions(target: Target, run: Run, load: Load) -> dict[str, object]:
+def transactions(target: Target, run: Run, load: Load) -> Figures:
     """Every connection publishes one message, commits, waits for the commit-ok, and goes on."""
     return lockstep(target, run, load, Client.tx_select, None)
 
@@ -145,7 +146,7 @@ def lockstep(
     load: Load,
     select_mode: Callable[[Client], None],
     answer: Callable[[int], tuple[bytes, bytes]] | None,
-) -> dict[str, object]:
+) -> Figures:
     clients = [target.connect() for _ in range(run.connections)]
     for client in clients:
         select_mode(client)
@@ -207,7 +208,7 @@ def rounds(clients: list[Client], texts: list[bytes], answers: list[tuple[bytes,
     return latencies
 
 
-def paced(target: Target, run: Run, load: Load) -> dict[str, object]:
+def paced(target: Target, run: Run, load: Load) -> Figures:
     """A steady trickle from one connection to another: how long until a message is with its consumer?"""
     publisher, consumer = target.connect(), target.connect()
     publisher.confirm_select()
@@ -272,7 +273,7 @@ def percentiles(name: str, values: array[float]) -> dict[str, float]:
     return {**found, f"{name}_max_us": ordered[-1] * 1e6}
 
 
-KINDS: dict[str, Callable[[Target, Run, Load], dict[str, object]]] = {
+KINDS: dict[str, Callable[[Target, Run, Load], Figures]] = {
     "stream": stream,
     "one_at_a_time": one_at_a_time,
     "transactions": transactions,
@@ -280,7 +281,7 @@ KINDS: dict[str, Callable[[Target, Run, Load], dict[str, object]]] = {
 }
 
 
-def measure(target: Target, run: Run) -> dict[str, object]:
+def measure(target: Target, run: Run) -> Figures:
     """Declares what the run needs, runs it, and removes what it declared."""
     lockstep_run = run.kind in ("one_at_a_time", "transactions")
     load = make_load(run.shape, run.messages // run.connections if lockstep_run else run.messages)
@@ -293,7 +294,8 @@ def measure(target: Target, run: Run) -> dict[str, object]:
     if run.shape.exchange:
         operator.delete_exchange(run.shape.exchange)
     operator.close()
-    return {"messages": run.messages, **found}
+    figures = {name: round(value, 3) for name, value in found.items()}
+    return {"messages": run.messages, **figures}
 
 
 def main() -> None:

@@ -168,6 +168,13 @@ class Leveret(Server):
         errors = (self.directory / "errors").open("w")
         self.wait_for_line(self.run([*before, *serve], stdout=subprocess.PIPE, stderr=errors))
 
+    def stop(self) -> None:
+        """What it had to complain about is shown."""
+        errors = self.directory / "errors"
+        if errors.exists():
+            sys.stderr.writelines(errors.read_text().splitlines(keepends=True)[-20:])
+        super().stop()
+
 
 class Sink(Server):
     """The broker that does nothing; plays the one run that it is given."""

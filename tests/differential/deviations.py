@@ -91,6 +91,17 @@ def _deaths(*queues: str) -> str:
     return f"a.1 < basic.get-ok {delivery} {{headers={{'x-death': [{deaths}], {first}}}}} b'a'"
 
 
+# What random walks leave out, and why (written scenarios cover the rest of each):
+# - Two queues that deliver to one channel: nobody promises an order between them. So each channel consumes
+#   from one.
+# - Several consumers' or basic.get's messages given back at once (recover, nack multiple): RabbitMQ requeues
+#   consumer by consumer and redelivers in between; Leveret requeues all, then delivers. Given back to a queue
+#   with x-max-length: RabbitMQ drops from the head before it redelivers, Leveret redelivers first.
+# - tx with x-overflow: an atomic commit refuses all, RabbitMQ keeps what was taken. tx with x-max-priority:
+#   Leveret offers what was committed together highest first, RabbitMQ as it was published.
+# - Shared prefetch with no_ack consumers: RabbitMQ holds these back too once the limit was hit. Shared
+#   prefetch set while basic.get's messages are out: RabbitMQ counts them in and never out again.
+
 INSTEAD: Sequence[Instead] = (
     Instead(
         "bad_frames.a_body_longer_than_announced",

@@ -3,7 +3,8 @@
 A walk opens up to three channels and takes a number of steps, each a method that a client might say at that
 point, now and then a wrong one. Every step waits until all is quiet (see `play.py`), so that the outcome does
 not depend on speed. The same seed takes the same steps as long as a server answers the same. Nothing here
-waits for time to pass: TTLs other than 0 belong to written scenarios.
+waits for time to pass: TTLs other than 0 belong to written scenarios. What walks leave out, because nobody
+promises it or Leveret differs on purpose, is told in `deviations.py`.
 """
 
 import random
@@ -30,6 +31,8 @@ ARGUMENTS = (
     {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "q1"},
 )
 
+NOT_WITH_TX = {"x-overflow", "x-max-priority"}
+
 
 class Walk:
     """One client that does what comes to its mind."""
@@ -38,13 +41,12 @@ class Walk:
         self.play = play
         self.random = random.Random(seed)
         self.modes = [self.random.choice(("plain", "plain", "confirm", "tx")) for _ in range(3)]
-        # A commit that a full queue refuses is not the same thing in both servers: see deviations.py.
-        possible = [one for one in ARGUMENTS if "tx" not in self.modes or "x-overflow" not in one]
+        possible = [one for one in ARGUMENTS if "tx" not in self.modes or not NOT_WITH_TX & one.keys()]
         self.arguments = {queue: self.random.choice(possible) for queue in QUEUES}
         self.durable = {queue: self.random.random() < 0.3 for queue in QUEUES}
         self.channels = [play.channel(number) for number in range(1, self.random.randint(2, 4))]
         self.settled: dict[Channel, set[int]] = {channel: set() for channel in self.channels}
-        # Nobody promises an order between two queues that deliver to one channel: a channel consumes from one.
+        self.shared_limits = self.random.random() < 0.3
         self.source = {channel: self.random.choice(QUEUES) for channel in self.channels}
         self.bodies = 0
         self.consumers = 0
@@ -76,9 +78,11 @@ class Walk:
             return
         actions = (
             (30, self.publish),
+            (6, self.publish_several),
             (8, self.consume),
             (10, self.get),
             (18, self.ack),
+            (4, self.ack_several),
             (12, self.nack),
             (4, self.cancel),
             (4, self.qos),
@@ -121,11 +125,19 @@ class Walk:
             **properties,
         )
 
+    def publish_several(self, channel: Channel) -> None:
+        """In one write, for servers that take what they read at once as one."""
+        queue, persistent = self.queue(), self.random.random() < 0.3
+        with self.play.at_once():
+            for _ in range(self.random.randint(2, 6)):
+                self.bodies += 1
+                channel.publish(f"m{self.bodies}", key=queue, delivery_mode=1 + persistent)
+
     def consume(self, channel: Channel) -> None:
         if channel.count_of("basic.consume-ok") > 6:
             return
         self.consumers += 1
-        no_ack = self.random.random() < 0.2
+        no_ack = self.random.random() < 0.2 and not self.shared_limits
         arguments = {"x-priority": self.random.randint(-1, 2)} if self.random.random() < 0.2 else {}
         tag = f"{'n' if no_ack else 'c'}{self.consumers}"
         exclusive = self.random.random() < 0.05
@@ -161,11 +173,16 @@ class Walk:
             self.settle(channel, tag, multiple=multiple)
             channel.basic_ack(tag, multiple)
 
+    def ack_several(self, channel: Channel) -> None:
+        with self.play.at_once():
+            for _ in range(3):
+                self.ack(channel)
+
     def nack(self, channel: Channel) -> None:
         if (tag := self.tag(channel)) is None:
             return
         requeue = self.random.random() < 0.6
-        multiple = self.random.random() < 0.25 and self.of_one_source(channel)
+        multiple = self.random.random() < 0.25 and self.may_come_back_at_once(channel)
         if self.random.random() < 0.4:
             self.settle(channel, tag, multiple=False)
             channel.basic_reject(tag, requeue)
@@ -174,15 +191,17 @@ class Walk:
             channel.basic_nack(tag, multiple, requeue)
 
     def qos(self, channel: Channel) -> None:
-        channel.basic_qos(0, self.random.choice((0, 1, 2, 3)), self.random.random() < 0.3)
+        shared = self.shared_limits and self.tag(channel) is None
+        channel.basic_qos(0, self.random.choice((0, 1, 2, 3)), shared)
 
-    def of_one_source(self, channel: Channel) -> bool:
-        """Whether all that waits here came in one way: what comes back at once from several has no order."""
+    def may_come_back_at_once(self, channel: Channel) -> bool:
+        """Whether all that waits here may be given back at once: it came in one way, to a queue with room."""
         waiting = {source for tag, source in channel.delivered if tag not in self.settled[channel]}
-        return len(waiting) == 1 and "" not in waiting
+        limited = any(name.startswith("x-max-length") for name in self.arguments[self.source[channel]])
+        return len(waiting) == 1 and "" not in waiting and not limited
 
     def recover(self, channel: Channel) -> None:
-        if not self.of_one_source(channel):
+        if not self.may_come_back_at_once(channel):
             return
         self.settled[channel] |= {tag for tag, _ in channel.delivered}
         channel.basic_recover(requeue=True)

@@ -1,8 +1,8 @@
 """A RabbitMQ of one's own: free ports, a temporary directory, its own port mapper.
 
 Owns starting Debian's `rabbitmq-server` without touching a system-wide one, and ending exactly the
-processes it started. Other tests that want a real RabbitMQ use the fixture `rabbitmq` (`.port`).
-Whether RabbitMQ is installed is left to `tests/tools.py` and the mark `needs_rabbitmq`.
+processes it started, however the run ends. Other tests that want a real RabbitMQ use the fixture `rabbitmq`
+(`.port`). Whether RabbitMQ is installed is left to `tests/tools.py` and the mark `needs_rabbitmq`.
 """
 
 import contextlib
@@ -11,6 +11,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -19,9 +20,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.tools import rabbitmq as installed_rabbitmq
 from tests.tools import reason_to_skip
 
-SERVER = "/usr/lib/rabbitmq/bin/rabbitmq-server"  # the one in /usr/sbin clears the environment
+DEBIAN_SERVER = "/usr/lib/rabbitmq/bin/rabbitmq-server"  # the one in /usr/sbin changes the user
 START_TIMEOUT_S = 60
 STOP_TIMEOUT_S = 20
 
@@ -35,6 +37,20 @@ log.file = false
 queue_index_embed_msgs_below = 4096
 vm_memory_high_watermark.absolute = 512MB
 disk_free_limit.absolute = 1MB
+"""
+
+
+# Ends these process groups when its standard input closes, which it does even when a test run is killed.
+GUARD = """
+import os, shutil, signal, sys
+sys.stdin.read()
+directory, *groups = sys.argv[1:]
+for group in groups:
+    try:
+        os.killpg(int(group), signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+shutil.rmtree(directory, ignore_errors=True)
 """
 
 
@@ -52,6 +68,13 @@ class RabbitMQ:
     @property
     def log(self) -> str:
         return (self.directory / "console.log").read_text(errors="replace")
+
+
+def server_command() -> str:
+    command = DEBIAN_SERVER if os.path.exists(DEBIAN_SERVER) else installed_rabbitmq()
+    if command is None:
+        raise FileNotFoundError("rabbitmq-server")
+    return command
 
 
 def free_ports(count: int) -> list[int]:
@@ -140,7 +163,7 @@ def running_rabbitmq() -> Iterator[RabbitMQ]:
         cleanup.callback(end, epmd)
         with (directory / "console.log").open("wb") as log:
             process = subprocess.Popen(
-                [SERVER],
+                [server_command()],
                 env=variables,
                 cwd=directory,
                 stdin=subprocess.DEVNULL,
@@ -148,6 +171,12 @@ def running_rabbitmq() -> Iterator[RabbitMQ]:
                 stderr=log,
                 start_new_session=True,
             )
+        guard = subprocess.Popen(
+            [sys.executable, "-c", GUARD, str(directory), str(process.pid), str(epmd.pid)],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
+        cleanup.callback(guard.communicate)
         cleanup.callback(end, process)
         server = RabbitMQ(port, directory)
         wait_until_it_listens(process, server)

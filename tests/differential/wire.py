@@ -8,9 +8,11 @@ Nothing of Leveret is imported: two servers are compared with eyes that belong t
 """
 
 import struct
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any
 
 from pamqp import base, commands
@@ -180,11 +182,18 @@ def shown_arguments(method: type[base.Frame]) -> list[str]:
     return [name for name in method.attributes() if name not in UNSHOWN and not name.startswith("reserved")]
 
 
+@cache
+def defaults_of(method: type[base.Frame]) -> base.Frame:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # basic.recover-async: servers still know it
+        return method()
+
+
 def method_payload(method: type[base.Frame], values: dict[str, Any]) -> bytes:
     unknown = values.keys() - set(method.attributes())
     if unknown:
         raise TypeError(f"{method.name} has no {', '.join(sorted(unknown))}")
-    defaults = method()
+    defaults = defaults_of(method)
     out, bits = [struct.pack(">I", method.index)], []
     for name in method.attributes():
         value = values.get(name, getattr(defaults, name, None))
