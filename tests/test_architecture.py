@@ -56,9 +56,9 @@ class Source:
 
     @property
     def package(self) -> str:
-        """The layer this file belongs to; empty for ``leveret/__init__.py``."""
+        """The layer this file belongs to; empty for ``leveret/__init__.py``. ``python -m leveret`` is the CLI."""
         first = self.path.parts[0].removesuffix(".py")
-        return "" if first == "__init__" else first
+        return {"__init__": "", "__main__": "cli"}.get(first, first)
 
     def imports(self) -> Iterator[tuple[int, str]]:
         """Line and full dotted name of everything imported, wherever in the file it happens."""

@@ -29,7 +29,7 @@ EVERY: dict[str, Value] = {
 }
 # pamqp makes a datetime of a timestamp, wants valid UTF-8, and leaves empty strings out.
 PAMQP_DOES_OTHERWISE = {"timestamp", "message_id", "app_id"}
-NOTHING = Peek(persistent=False, priority=0, expiration=None, user_id=None, headers=None)
+NOTHING = Peek(delivery_mode=None, priority=0, expiration=None, user_id=None, headers=None)
 HEAD = b"\0\x3c\0\0" + bytes(8)
 
 
@@ -74,7 +74,7 @@ def test_pamqp_reads_and_writes_the_same_bytes() -> None:
 def test_a_peek_tells_what_the_broker_acts_on() -> None:
     header = encode(EVERY, 5)
     seen = peek(header)
-    assert seen[:4] == (True, 255, b"60000", b"guest")
+    assert seen[:4] == (2, 255, b"60000", b"guest")
     assert seen.headers is not None
     start, stop = seen.headers
     assert header[start - 4 : stop] == encode_table({"a": 1, "nested": {"b": [None]}})
@@ -86,7 +86,7 @@ def test_a_peek_tells_what_the_broker_acts_on() -> None:
 )
 def test_a_peek_passes_over_what_the_broker_does_not_act_on(name: str) -> None:
     assert peek(encode({name: EVERY[name]}, 5)) == NOTHING
-    assert peek(encode({"delivery_mode": 2, name: EVERY[name]}, 5)) == NOTHING._replace(persistent=True)
+    assert peek(encode({"delivery_mode": 2, name: EVERY[name]}, 5)) == NOTHING._replace(delivery_mode=2)
 
 
 def test_only_delivery_mode_2_is_persistent() -> None:

@@ -75,6 +75,12 @@ def _ids(class_id: int, method_id: int) -> str:
     return f"class_id={class_id} method_id={method_id}"
 
 
+def _second(*, redelivered: bool, body: str) -> str:
+    """The second delivery of `commit_publishes_before_it_settles`."""
+    delivery = f"delivery_tag=2 redelivered={redelivered} exchange='' routing_key='q'"
+    return f"a.1 < basic.deliver consumer_tag='c' {delivery} {{}} b'{body}'"
+
+
 def _deaths(*queues: str) -> str:
     """The last line of `the_route_through_several_queues_is_told`, with x-death in this order."""
     entries = {
@@ -103,6 +109,29 @@ def _deaths(*queues: str) -> str:
 #   prefetch set while basic.get's messages are out: RabbitMQ counts them in and never out again.
 
 INSTEAD: Sequence[Instead] = (
+    Instead(
+        "ttl_dlx.dead_letters_to_a_queue_that_rejects",
+        (
+            "a.1 > basic.get queue='full' no_ack=True",
+            "a.1 < basic.get-ok delivery_tag=2 redelivered=False exchange='' routing_key='full' "
+            "message_count=0 {} b'in the way'",
+            "  = full: 0 ready, 0 consumers",
+        ),
+        (
+            "  = full: 2 ready, 0 consumers",
+            "a.1 > basic.get queue='full' no_ack=True",
+            "a.1 < basic.get-ok delivery_tag=2 redelivered=False exchange='' routing_key='full' "
+            "message_count=1 {} b'in the way'",
+            "  = full: 1 ready, 0 consumers",
+        ),
+        "A dead letter is accepted by a queue that refuses publishes: dropped, it would be in no queue at all.",
+    ),
+    Instead(
+        "tx.commit_publishes_before_it_settles",
+        (_second(redelivered=False, body="new"),),
+        (_second(redelivered=True, body="old"),),
+        "A commit is one change: what it returns is back in its place, before what it publishes.",
+    ),
     Instead(
         "bad_frames.a_body_longer_than_announced",
         ("a.1 > body b'three'",),

@@ -1,14 +1,16 @@
 """What is due when: a heap of times, each with the one thing to do then.
 
 A key has at most one time; setting it again moves it. Moved and cancelled entries stay in the heap until they
-come up and are skipped, so that nothing is ever searched. Somebody else watches the clock and calls `run`.
+come up and are skipped, or are so many that they are thrown out together: nothing is ever searched. Somebody else watches the clock and calls `run`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import count
+
+_STALE_MAX = 1000
 
 
 class Timers:
@@ -37,6 +39,9 @@ class Timers:
         number = next(self._numbers)
         self._set[key] = (due_us, number, action)
         heappush(self._heap, (due_us, number, key))
+        if len(self._heap) > 2 * len(self._set) + _STALE_MAX:
+            self._heap = [(due_us, number, key) for key, (due_us, number, _) in self._set.items()]
+            heapify(self._heap)
 
     def cancel(self, key: Hashable) -> None:
         self._set.pop(key, None)

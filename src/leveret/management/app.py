@@ -42,7 +42,7 @@ def create_app(broker: Broker, *, changed: Callable[[], None]) -> Starlette:
         return _endpoint(lambda request: handler(request, log_in(broker.accounts, request)))
 
     one_queue = "/api/queues/{vhost}/{name}"
-    app = Starlette(
+    return Starlette(
         routes=[
             Route("/health", _endpoint(lambda _: health.show())),
             Route("/api/overview", private(overview.show)),
@@ -54,8 +54,6 @@ def create_app(broker: Broker, *, changed: Callable[[], None]) -> Starlette:
         middleware=[Middleware(RawPaths)],
         exception_handlers={HTTPException: answer, Exception: answer},
     )
-    app.router.redirect_slashes = False
-    return app
 
 
 def _endpoint(handle: Callable[[Request], Response]) -> Endpoint:

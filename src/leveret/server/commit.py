@@ -32,7 +32,7 @@ class Committer:
         self._fatal = fatal
         self._wanted = threading.Event()
         self._checkpoint_wanted = threading.Event()
-        self._closing = False
+        self._closing = threading.Event()
         self._threads = [
             threading.Thread(target=self._sync_loop, name="leveret-sync", daemon=True),
             threading.Thread(target=self._checkpoint_loop, name="leveret-checkpoint", daemon=True),
@@ -48,7 +48,7 @@ class Committer:
 
     def close(self) -> None:
         """Ends both threads; what is collected then is the store's to write when it is closed."""
-        self._closing = True
+        self._closing.set()
         self._wanted.set()
         self._checkpoint_wanted.set()
         for thread in self._threads:
@@ -58,13 +58,14 @@ class Committer:
         while True:
             self._wanted.wait()
             self._wanted.clear()
-            if self._closing:
+            if self._closing.is_set():
                 return
             try:
                 self._store.sync()
             except WriteFailed as error:
                 self._done(error)
-                threading.Timer(_RETRY_S, self._wanted.set).start()
+                self._closing.wait(_RETRY_S)
+                self._wanted.set()
             except BaseException as error:
                 self._fatal(error)
                 return
@@ -77,7 +78,7 @@ class Committer:
         while True:
             self._checkpoint_wanted.wait()
             self._checkpoint_wanted.clear()
-            if self._closing:
+            if self._closing.is_set():
                 return
             try:
                 self._store.checkpoint()

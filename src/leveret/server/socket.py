@@ -7,13 +7,17 @@ reading or delivering when the other side or the disk is behind, and notices pee
 from __future__ import annotations
 
 import asyncio
+import logging
 from ipaddress import ip_address
 from typing import Any
 
+from leveret.amqp.errors import InternalError
 from leveret.amqp.events import Event
 from leveret.amqp.frames import HEARTBEAT_FRAME
 from leveret.broker.connection import State
 from leveret.server.turns import Turns
+
+log = logging.getLogger("leveret")
 
 HANDSHAKE_S = 10.0
 _CLOSE_S = 5.0
@@ -53,7 +57,11 @@ class AmqpSocket(asyncio.Protocol):
         self._received_s = self._loop.time()
         connection = self.connection
         self._turns.begin()
-        connection.receive(self.scan(data))
+        try:
+            connection.receive(self.scan(data))
+        except Exception:  # ours: the client loses its connection, and the broker goes on
+            log.exception("%s: an internal error", connection.name)
+            connection.close(InternalError("an internal error; see the broker's log"))
         if self._deadline is not None and connection.state is State.RUNNING:
             self._opened()
         if connection.publishes and self._turns.held_back and not self._held:

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from random import Random
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from leveret.broker.broker import Limits
 from leveret.broker.queue import Queue
@@ -115,7 +115,7 @@ class Broker:
             if self.clock is not None:
                 self.clock.ignore(self._tick)
             if not self.server.ended.is_set():
-                asyncio.run_coroutine_threadsafe(self.server.stop(), self._loop).result(WAIT_S)
+                self.run(self.server.stop())
             self._thread.join(WAIT_S)
             self._thread = None
 
@@ -134,7 +134,7 @@ class Broker:
             self.clock.ignore(self._tick)
         old = self.disk
         self.disk = old.restart() if power_loss is None else old.crash(power_loss)
-        asyncio.run_coroutine_threadsafe(self.server.abandon(), self._loop).result(WAIT_S)
+        self.run(self.server.abandon())
         self._thread.join(WAIT_S)
         self._thread = None
         self._definitions.close()
@@ -242,7 +242,11 @@ class Broker:
         """Runs something on the broker's thread, where its state may be looked at."""
         if self._thread is None or threading.current_thread() is self._thread:
             return function()
-        return asyncio.run_coroutine_threadsafe(_run(function), self._loop).result(WAIT_S)
+        return self.run(_run(function))
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Runs a coroutine on the broker's loop, from another thread."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(WAIT_S)
 
     def _queue(self, name: str, vhost: str) -> Queue:
         return self.server.broker.vhosts[vhost].queue(name)

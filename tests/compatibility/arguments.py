@@ -1,0 +1,300 @@
+"""Arguments of queues, exchanges, bindings and consumers, and the types of exchanges.
+
+RabbitMQ 3.10's and ours. The page's test compares them with what `leveret.broker.arguments` and
+`leveret.broker.exchanges` know.
+"""
+
+from tests.compatibility.claims import Section, State, claim
+
+SUPPORTED, IGNORED, REFUSED, LATER = State.SUPPORTED, State.IGNORED, State.REFUSED, State.LATER
+ONE_NODE = "Checked and kept. There is one node, and nothing to place."
+LOG = "Checked and kept. Every queue is a log on disk, with what fits of it in memory."
+
+QUEUE = (
+    claim(
+        "x-message-ttl",
+        SUPPORTED,
+        "",
+        words="a_queue_ttl_expires a_message_expires_at the_lower_of_two messages_that_are_too_old a_ttl",
+    ),
+    claim("x-expires", SUPPORTED, "", words="x_expires an_unused_queue"),
+    claim(
+        "x-max-length",
+        SUPPORTED,
+        "",
+        words="the_head_is_dropped a_queue_that_is_too_long both_limits a_maximum",
+    ),
+    claim(
+        "x-max-length-bytes",
+        SUPPORTED,
+        "Bodies are counted, properties are not.",
+        words="bytes_are_counted both_limits a_queue_that_is_too_long",
+    ),
+    claim(
+        "x-overflow=drop-head",
+        SUPPORTED,
+        "The default.",
+        "x-max-length",
+        words="the_head_is_dropped a_dropped_message a_queue_that_is_too_long",
+    ),
+    claim(
+        "x-overflow=reject-publish",
+        SUPPORTED,
+        "",
+        words="a_full_queue_that_rejects_nacks refused a_full_queue_that_rejects",
+    ),
+    claim("x-overflow=reject-publish-dlx", SUPPORTED, "", words="a_refused_message_with_dlx"),
+    claim(
+        "x-dead-letter-exchange",
+        SUPPORTED,
+        "The copy is on disk before the original goes.",
+        words="a_rejected_message_is_dead_lettered overflow_is_dead_lettered a_failing_handler dead_letter",
+    ),
+    claim(
+        "x-dead-letter-routing-key",
+        SUPPORTED,
+        "",
+        words="a_dead_letter_with_a_new_key the_default_exchange_as_dlx a_rejected_message_is",
+    ),
+    claim(
+        "x-max-priority",
+        SUPPORTED,
+        "Up to 255.",
+        words="the_highest_comes_first requeueing_keeps a_queue_with_priorities",
+    ),
+    claim("x-single-active-consumer", SUPPORTED, "", words="one_active a_single_active"),
+    claim("x-queue-type=classic", SUPPORTED, "The default.", "x-queue-type & classic", words="classic"),
+    claim(
+        "x-queue-type=quorum",
+        SUPPORTED,
+        "The same log as a classic queue, with the checks and the texts of a quorum queue; one replica.",
+        "x-queue-type & quorum",
+        words="quorum",
+    ),
+    claim(
+        "x-queue-type=stream",
+        LATER,
+        "Refused with 406 for now.",
+        "x-queue-type & stream",
+        words="arguments_of_streams",
+    ),
+    claim(
+        "x-delivery-limit",
+        SUPPORTED,
+        "On every queue, not on quorum queues alone; counts survive restarts.",
+        words="a_delivery_limit a_quorum_queue_counts a_limit limit",
+    ),
+    claim(
+        "x-dead-letter-strategy",
+        IGNORED,
+        "Quorum queues. Checked and kept; dead letters are written at least once, whatever it says.",
+        words="an_argument_without_effect inequivalent_arguments",
+    ),
+    claim("x-queue-mode", IGNORED, LOG, words="an_argument_without_effect inequivalent_arguments"),
+    claim("x-queue-version", IGNORED, LOG, words="an_argument_without_effect inequivalent_arguments"),
+    claim(
+        "x-max-in-memory-length",
+        IGNORED,
+        f"Quorum queues. {LOG}",
+        words="an_argument_without_effect",
+    ),
+    claim(
+        "x-max-in-memory-bytes",
+        IGNORED,
+        f"Quorum queues. {LOG}",
+        words="an_argument_without_effect inequivalent_arguments",
+    ),
+    claim(
+        "x-queue-master-locator", IGNORED, ONE_NODE, words="an_argument_without_effect inequivalent_arguments"
+    ),
+    claim(
+        "x-queue-leader-locator",
+        IGNORED,
+        f"Quorum queues. {ONE_NODE}",
+        words="an_argument_without_effect inequivalent_arguments",
+    ),
+    claim(
+        "x-quorum-initial-group-size",
+        IGNORED,
+        f"Quorum queues. {ONE_NODE}",
+        words="an_argument_without_effect inequivalent_arguments",
+    ),
+    claim(
+        "x-max-age",
+        LATER,
+        "Streams. Refused with 406 on other queues, as in RabbitMQ.",
+        words="arguments_of_streams",
+    ),
+    claim(
+        "x-stream-max-segment-size-bytes",
+        LATER,
+        "Streams. Refused with 406 on other queues, as in RabbitMQ.",
+        words="arguments_of_streams",
+    ),
+    claim(
+        "x-initial-cluster-size",
+        LATER,
+        "Streams. Refused with 406 on other queues, as in RabbitMQ.",
+        words="arguments_of_streams",
+    ),
+    claim(
+        "any other",
+        IGNORED,
+        "Kept, not looked at, not compared: as in RabbitMQ.",
+        "x-unheard-of & queue_declare",
+        words="an_unheard_of_argument_of_a_queue",
+    ),
+)
+
+OURS = (
+    claim(
+        "x-consumer-timeout",
+        SUPPORTED,
+        "A deadline per delivery in ms; the default is 30 min.",
+        words="timeout deadline",
+    ),
+    claim(
+        "x-consumer-timeout-action",
+        SUPPORTED,
+        "`cancel`, `retry` or `dead-letter`.",
+        words="timeout deadline",
+    ),
+    claim("x-retry-delay-ms", SUPPORTED, "A nacked message comes back after a delay.", words="the_delay"),
+    claim(
+        "x-retry-multiplier",
+        SUPPORTED,
+        "The delay grows by it; 2 without it.",
+        words="the_delay a_multiplier",
+    ),
+    claim("x-retry-delay-max-ms", SUPPORTED, "And not beyond this.", words="the_delay a_multiplier"),
+    claim("x-dedup", LATER, "Let through without effect for now."),
+)
+
+EXCHANGE_TYPES = (
+    claim(
+        "the default exchange",
+        SUPPORTED,
+        "",
+        "exchange_declare & queue_bind",
+        "publish & key=",
+        words="the_default_exchange",
+    ),
+    claim("direct", SUPPORTED, "", "exchange_declare & direct", words="direct_routing an_exchange_routes"),
+    claim(
+        "fanout", SUPPORTED, "", "exchange_declare & fanout", "amq.fanout", words="fanout_routing a_fanout"
+    ),
+    claim(
+        "topic",
+        SUPPORTED,
+        "",
+        "exchange_declare & topic",
+        "amq.topic",
+        words="topic_routing a_topic_exchange an_exchange_routes",
+    ),
+    claim(
+        "headers",
+        SUPPORTED,
+        "",
+        "exchange_declare & headers",
+        "amq.headers",
+        words="headers_routing an_exchange_routes",
+    ),
+    claim(
+        "the predeclared `amq.*`",
+        SUPPORTED,
+        "",
+        "exchange_declare & passive=True",
+        words="the_predeclared",
+    ),
+    claim(
+        "x-delayed-message",
+        LATER,
+        "RabbitMQ's plugin of this name. 503 for now, as without the plugin.",
+        words="types_of_exchanges",
+    ),
+    claim(
+        "x-consistent-hash",
+        LATER,
+        "RabbitMQ's plugin of this name. 503 for now, as without the plugin.",
+        words="types_of_exchanges",
+    ),
+    claim(
+        "other plugins' types",
+        REFUSED,
+        "`x-random`, `x-modulus-hash`, `x-recent-history`, `x-jms-topic` …: 503, as without the plugin.",
+        "exchange_declare",
+        words="types_of_exchanges an_unknown_exchange_type",
+    ),
+)
+
+EXCHANGE_ARGUMENTS = (
+    claim(
+        "alternate-exchange", SUPPORTED, "", words="an_alternate alternates what_an_exchange_can_not_route"
+    ),
+    claim("x-delayed-type", LATER, "With `x-delayed-message`."),
+    claim("hash-header", LATER, "With `x-consistent-hash`."),
+    claim("hash-property", LATER, "With `x-consistent-hash`."),
+    claim(
+        "any other",
+        IGNORED,
+        "Kept, not looked at, not compared: as in RabbitMQ.",
+        "x-unheard-of & exchange_declare",
+        words="an_unheard_of_argument",
+    ),
+)
+
+BINDING_ARGUMENTS = (
+    claim(
+        "x-match=all", SUPPORTED, "The default.", "x-match & all", words="headers_routing an_exchange_routes"
+    ),
+    claim("x-match=any", SUPPORTED, "", "x-match & any", words="headers_routing an_exchange_routes"),
+    claim("x-match=all-with-x", SUPPORTED, "", "x-match & all-with-x", words="headers_routing"),
+    claim("x-match=any-with-x", SUPPORTED, "", "x-match & any-with-x", words="headers_routing"),
+    claim(
+        "any other",
+        SUPPORTED,
+        "What a headers exchange compares; for other types it tells bindings apart.",
+        "queue_bind & arguments=",
+        words="bindings_differ headers_routing",
+    ),
+)
+
+CONSUMER = (
+    claim(
+        "x-priority",
+        SUPPORTED,
+        "",
+        words="a_consumer_of_higher_priority an_unlimited_consumer the_consumer_of_higher priorities_among",
+    ),
+    claim(
+        "x-consumer-timeout",
+        SUPPORTED,
+        "Ours.",
+        "x-consumer-timeout & basic_consume",
+        "x-consumer-timeout & consume",
+        words="the_consumers_own_timeout consumers_of_one_channel",
+    ),
+    claim(
+        "x-cancel-on-ha-failover",
+        IGNORED,
+        "Checked. There is no mirror to fail over to.",
+        words="a_consumers_argument",
+    ),
+    claim("x-credit", IGNORED, "RabbitMQ's AMQP 1.0 plugin uses it.", words="a_consumers_argument"),
+    claim(
+        "x-stream-offset",
+        LATER,
+        "Streams. Refused with 406 on other queues, as in RabbitMQ.",
+        words="a_stream_offset",
+    ),
+    claim("any other", IGNORED, "As in RabbitMQ.", "x-unheard-of & consume", words="a_consumers_argument"),
+)
+
+SECTIONS = (
+    Section("Queue arguments", ("argument",), QUEUE),
+    Section("Queue arguments that RabbitMQ does not have", ("argument",), OURS),
+    Section("Exchange types", ("type",), EXCHANGE_TYPES),
+    Section("Exchange arguments", ("argument",), EXCHANGE_ARGUMENTS),
+    Section("Binding arguments", ("argument",), BINDING_ARGUMENTS),
+    Section("Consumer arguments", ("argument",), CONSUMER),
+)

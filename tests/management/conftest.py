@@ -1,0 +1,124 @@
+"""A broker with its HTTP API on a free port, and a client for it from the standard library."""
+
+import asyncio
+import json
+from base64 import b64encode
+from collections.abc import Coroutine, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from http.client import HTTPConnection
+from typing import Any
+
+import pika
+import pytest
+from pika.adapters.blocking_connection import BlockingChannel
+from pika.exceptions import AMQPConnectionError
+
+from leveret.broker.accounts import hash_password
+from leveret.broker.arguments import QueueArguments
+from leveret.broker.definitions import PermissionRow, UserRow, VhostRow
+from leveret.broker.queue import Queue
+from leveret.management.app import create_app
+from leveret.server.http import HttpListener
+from leveret.storage.records import Message
+from leveret.testing.broker import WAIT_S, Broker
+
+GUEST = "guest:guest"
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        assert self.headers["content-type"] == "application/json"
+        return json.loads(self.body)
+
+
+class Api:
+    """`api.get("/api/overview").json`; what the broker itself has is under `api.broker`."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.changes = 0
+        """How often a turn was asked for."""
+        self.app = create_app(broker.server.broker, changed=self._begin)
+        self.listener = HttpListener(self.app, "127.0.0.1", 0)
+
+    def _begin(self) -> None:
+        self.changes += 1
+        self.broker.server.turns.begin()
+
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self.broker._loop).result(WAIT_S)
+
+    def ask(self, method: str, path: str, user: str | None = GUEST, **headers: str) -> Answer:
+        if user is not None:
+            headers["Authorization"] = "Basic " + b64encode(user.encode()).decode()
+        connection = HTTPConnection("127.0.0.1", self.listener.port, timeout=WAIT_S)
+        try:
+            connection.request(method, path, headers=headers)
+            response = connection.getresponse()
+            found = {name.lower(): value for name, value in response.getheaders()}
+            return Answer(response.status, found, response.read())
+        finally:
+            connection.close()
+
+    def get(self, path: str, user: str | None = GUEST) -> Answer:
+        return self.ask("GET", path, user)
+
+    # things to look at
+
+    def add_vhost(self, name: str) -> None:
+        self.broker.call(lambda: self.broker.server.broker._restore_row(VhostRow(name)))
+
+    def add_user(self, name: str, tags: str = "", vhost: str | None = None, *, read: str = ".*") -> str:
+        """The credentials of a new user; the password is `pass:word`."""
+        accounts = self.broker.server.broker.accounts
+        hashed = hash_password(b"pass:word", b"salt")
+        self.broker.call(lambda: accounts.put(UserRow(name, hashed, tags)))
+        if vhost is not None:
+            self.broker.call(lambda: accounts.permit(PermissionRow(vhost, name, "", "", read)))
+        return f"{name}:pass:word"
+
+    def add_queue(
+        self, name: str, count: int = 0, *, vhost: str = "/", arguments: dict[str, Any] | None = None
+    ) -> Queue:
+        """A queue with so many messages, for what pika can't declare."""
+
+        def add() -> Queue:
+            broker = self.broker.server.broker
+            queue = broker.vhosts[vhost].add_queue(
+                name,
+                durable=False,
+                auto_delete=False,
+                owner=None,
+                table=arguments or {},
+                arguments=QueueArguments.parse(arguments or {}, queue=name, vhost=vhost),
+            )
+            if count:
+                queue.append([Message(b"", name.encode("utf-8", "surrogateescape"), b"", b"x")] * count)
+            return queue
+
+        return self.broker.call(add)
+
+
+@pytest.fixture
+def api(leveret_broker: Broker) -> Iterator[Api]:
+    api = Api(leveret_broker)
+    api.run(api.listener.start())
+    yield api
+    api.run(api.listener.stop())
+
+
+@pytest.fixture
+def channel(leveret_broker: Broker) -> Iterator[BlockingChannel]:
+    connection = pika.BlockingConnection(pika.URLParameters(leveret_broker.url))
+    channel = connection.channel()
+    channel.confirm_delivery()
+    yield channel
+    with suppress(AMQPConnectionError):  # the broker may have been stopped
+        connection.close()

@@ -1,0 +1,108 @@
+"""Who is let in, and into which virtual hosts: the rules of RabbitMQ's management API."""
+
+import pytest
+
+from leveret.management.auth import credentials
+from leveret.management.errors import NotAuthenticated
+
+LOGIN_FAILED = {"error": "not_authorized", "reason": "Login failed"}
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/api/overview"),
+        ("GET", "/api/queues"),
+        ("GET", "/api/queues/%2F"),
+        ("GET", "/api/queues/%2F/q"),
+        ("DELETE", "/api/queues/%2F/q/contents"),
+    ],
+)
+def test_everything_asks_for_a_name_and_a_password(api, method, path):
+    api.add_queue("q", 1)
+    for user in (None, "guest:wrong", "nobody:guest", "guest:", "guest", ":guest"):
+        answer = api.ask(method, path, user)
+        assert (answer.status, answer.json) == (401, LOGIN_FAILED), user
+        assert answer.headers["www-authenticate"] == 'Basic realm="Leveret"'
+    assert api.broker.depth("q") == 1
+
+
+def test_a_password_may_hold_colons(api):
+    assert api.get("/api/overview", api.add_user("ann", "administrator")).status == 200
+
+
+def test_a_user_without_a_tag_for_it_is_not_let_in(api):
+    answer = api.get("/api/overview", api.add_user("joe", "", "/"))
+    assert (answer.status, answer.json) == (
+        401,
+        {"error": "not_authorised", "reason": "Not management user"},
+    )
+    assert "www-authenticate" not in answer.headers
+
+
+def test_a_virtual_host_is_shown_to_those_with_permissions_on_it(api):
+    api.add_queue("q", 1)
+    bob = api.add_user("bob", "administrator")
+    assert api.get("/api/queues", bob).json == []
+    refused = {"error": "not_authorised", "reason": "User not authorised to access virtual host"}
+    for path in ("/api/queues/%2F", "/api/queues/%2F/q", "/api/queues/%2F/nope"):
+        answer = api.get(path, bob)
+        assert (answer.status, answer.json) == (401, refused)
+    assert api.ask("DELETE", "/api/queues/%2F/q/contents", bob).json == refused
+    assert api.broker.depth("q") == 1
+    assert api.get("/api/queues/nope", bob).status == 404
+
+
+def test_guest_is_let_in_from_loopback_only(api):
+    guest = b"Basic Z3Vlc3Q6Z3Vlc3Q="
+    for peer in (("127.0.0.1", 1), ("127.8.8.8", 1), ("::1", 1), None):
+        assert api.run(status_of(api.app, peer, guest)) == 200, peer
+    for peer in (("192.0.2.1", 1), ("fe80::1%eth0", 1), ("::ffff:192.0.2.1", 1)):
+        assert api.run(status_of(api.app, peer, guest)) == 401, peer
+
+
+def test_other_users_come_from_anywhere(api):
+    api.add_user("ann", "management")
+    assert api.run(status_of(api.app, ("192.0.2.1", 1), b"Basic YW5uOnBhc3M6d29yZA==")) == 200
+
+
+def test_a_header_can_not_make_a_peer_local_or_foreign(api):
+    forwarded = {"X-Forwarded-For": "192.0.2.1", "Forwarded": "for=192.0.2.1"}
+    assert api.ask("GET", "/api/overview", **forwarded).status == 200
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["", "Basic", "Basic !!!", "Basic Z3Vlc3Q", "Bearer Z3Vlc3Q6Z3Vlc3Q=", "Basic grün", "Basic Z3Vlc3Q="],
+)
+def test_a_header_that_is_not_basic_authentication_names_nobody(header):
+    with pytest.raises(NotAuthenticated):
+        credentials(header)
+
+
+def test_a_name_that_is_not_utf_8_is_read_as_amqp_reads_it():
+    assert credentials("basic /zpw") == ("\udcff", b"p")
+
+
+async def status_of(app, peer, authorization):
+    """The application without a network, asked by a peer of any address."""
+    sent = []
+
+    async def receive():
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "path": "/api/overview",
+        "raw_path": b"/api/overview",
+        "query_string": b"",
+        "root_path": "",
+        "headers": [(b"authorization", authorization)],
+        "client": peer,
+    }
+    await app(scope, receive, send)
+    return sent[0]["status"]
