@@ -46,6 +46,7 @@ PUBLISH: Final = b"\x00\x3c\x00\x28"
 _WITH_CONTENT: Final = {PUBLISH, b"\x00\x3c\x00\x32", b"\x00\x3c\x00\x3c", b"\x00\x3c\x00\x47"}
 """basic.publish, and for a client return, deliver and get-ok."""
 _SETTLEMENTS: Final = {b"\x00\x3c\x00\x50": ACK, b"\x00\x3c\x00\x5a": REJECT, b"\x00\x3c\x00\x78": NACK}
+_CHANNEL_OPEN: Final = b"\x00\x14\x00\x0a"
 _CONTENT: Final = Struct(">BHIHHQ")  # a header frame up to its body size
 _CONTENT_BYTES_MIN: Final = 14
 _SETTLE: Final = Struct(">QB")
@@ -215,6 +216,8 @@ class Scanner:
         if payload[:4] in _WITH_CONTENT and self._has_contents(channel):
             self._assemblies[channel] = _Assembly(payload)
         else:
+            if payload[:4] == _CHANNEL_OPEN and self.channels is not None:
+                self.channels.add(channel)  # messages may follow in the same read
             events.append(MethodFrame(channel, payload))
 
     def _has_contents(self, channel: int) -> bool:

@@ -114,6 +114,7 @@ class Broker:
         """Publishes that are owed a confirm and may still fail to be written, by the ticket of their sync."""
         self._owing: dict[Channel, None] = {}
         self._awake: dict[Queue, None] = {}
+        self._later: dict[Queue, None] = {}
         self._stalled: dict[Queue, None] = {}
         self._waiting: dict[Channel, None] = {}
         self._notices: list[tuple[Channel, Method]] = []
@@ -156,6 +157,10 @@ class Broker:
 
     def wake(self, queue: Queue) -> None:
         self._awake[queue] = None
+
+    def wake_later(self, queue: Queue) -> None:
+        """The same, once what this turn has to say is written."""
+        self._later[queue] = None
 
     def stall(self, queue: Queue) -> None:
         """The queue can't hand out more until something is synced."""
@@ -201,9 +206,11 @@ class Broker:
                 self._unsynced.append((ticket, queue, (start, start + count)))
             start += count
 
-    def end_turn(self) -> bool:
-        """Everything that was fed takes effect; True when there is more to do after a write."""
+    def end_turn(self) -> None:
+        """Everything that was fed takes effect."""
         self.flush()
+        self._awake.update(self._later)
+        self._later.clear()
         for _ in range(_ROUNDS_MAX):
             if not self._awake:
                 break
@@ -215,7 +222,11 @@ class Broker:
                 channel.reply(method)
         self._notices.clear()
         self._release()
-        return bool(self._awake)
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there is more to do once everything is written."""
+        return bool(self._awake or self._later)
 
     def tell_later(self, channel: Channel, method: Method) -> None:
         """Something that the client did not ask for: after the answers of this turn."""

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from leveret.broker.queue import Queue
 
 DELIVERY_COUNT = "x-delivery-count"
+DELIVER_BYTES_MAX = 2 << 20
+"""More than this to be written to a connection, and nothing more is delivered to it until that has gone."""
 
 
 class Channel:
@@ -76,7 +78,8 @@ class Channel:
 
     @property
     def can_deliver(self) -> bool:
-        return not self.closed and self.connection.writable
+        connection = self.connection
+        return not self.closed and connection.writable and connection.out_bytes < DELIVER_BYTES_MAX
 
     # replies
 

@@ -37,7 +37,7 @@ from leveret.amqp.scanner import PUBLISH, Scanner
 from leveret.amqp.tables import Value
 from leveret.broker import publishing, settling
 from leveret.broker.accounts import GUEST, User
-from leveret.broker.channel import Channel
+from leveret.broker.channel import DELIVER_BYTES_MAX, Channel
 from leveret.broker.login import BadResponse, read_response
 from leveret.broker.methods import HANDLERS
 from leveret.storage.errors import StorageError
@@ -156,8 +156,17 @@ class Connection:
         """What is to be written now."""
         data = b"".join(self.out)
         self.out.clear()
+        if self.out_bytes >= DELIVER_BYTES_MAX:
+            self.wake_consumers()
         self.out_bytes = 0
         return data
+
+    def wake_consumers(self) -> None:
+        """There may be room for deliveries again, from the next turn on."""
+        for channel in self.channels.values():
+            for consumer in channel.consumers.values():
+                if consumer is not channel.reply_consumer:
+                    self.broker.wake_later(consumer.queue)
 
     def _send(self, channel: int, method: Method) -> None:
         self.send(methods.frame(channel, method))
@@ -170,6 +179,7 @@ class Connection:
         while self.backlog and self.out_bytes < _OUT_BYTES_MAX:
             event = self.backlog.popleft()
             if self.state is State.CLOSED:
+                self.backlog.clear()
                 return
             channel = getattr(event, "channel", 0)
             try:
@@ -245,7 +255,7 @@ class Connection:
             self._open(number)
         elif isinstance(method, commands.Channel.Close) and number in self.channels:
             self._end_channel(number)
-            self._knows(number).discard(number)
+            self._knows().discard(number)
             self._send(number, commands.Channel.CloseOk())
         else:
             channel = self._open_channel(number, payload)
@@ -259,10 +269,10 @@ class Connection:
         """We have closed the channel: only the end of it counts."""
         if isinstance(method, commands.Channel.CloseOk):
             self.closing.discard(number)
-            self._knows(number).discard(number)
+            self._knows().discard(number)
         elif isinstance(method, commands.Channel.Close):
             self.closing.discard(number)
-            self._knows(number).discard(number)
+            self._knows().discard(number)
             self._crossed.add(number)
             self._send(number, commands.Channel.CloseOk())
         elif isinstance(method, commands.Channel.Open):
@@ -270,7 +280,7 @@ class Connection:
 
     # channels
 
-    def _knows(self, number: int) -> set[int]:
+    def _knows(self) -> set[int]:
         """The channels whose messages are put together: those that are open, or closed without an answer."""
         assert self.scanner.channels is not None
         return self.scanner.channels
@@ -284,7 +294,6 @@ class Connection:
                 method=None,
             )
         self.channels[number] = Channel(self, number)
-        self._knows(number).add(number)
         self._send(number, make(commands.Channel.OpenOk, channel_id=""))
 
     def _end_channel(self, number: int) -> None:

@@ -26,18 +26,23 @@ def refuses(queue: Queue) -> bool:
     return queue.limited and queue.arguments.overflow != "drop-head"
 
 
-def admit(queue: Queue, messages: Sequence[Message], channel: Channel) -> int:
-    """Appends as many as there is room for, while consumers make more; returns how many that were."""
-    done = 0
-    while done < len(messages):
-        if not _room(queue, messages[done]):
+def admit(queue: Queue, messages: Sequence[Message], channel: Channel) -> set[int]:
+    """Appends what there is room for, while consumers make more; returns which were refused."""
+    refused: set[int] = set()
+    position = 0
+    while position < len(messages):
+        if not _room(queue, messages[position]):
             queue.run()
-        count = min(_room(queue, messages[done]), len(messages) - done)
-        if not count:
-            break
-        queue.broker.append_at_once(queue, messages[done : done + count], channel)
-        done += count
-    return done
+        count = min(_room(queue, messages[position]), len(messages) - position)
+        if count:
+            queue.broker.append_at_once(queue, messages[position : position + count], channel)
+            position += count
+        elif queue.arguments.max_length_bytes is None:
+            return refused | set(range(position, len(messages)))
+        else:  # a smaller one may fit
+            refused.add(position)
+            position += 1
+    return refused
 
 
 def has_room(queue: Queue, messages: Sequence[Message]) -> bool:

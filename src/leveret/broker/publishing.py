@@ -9,6 +9,7 @@ the turn (`Broker.flush`), in the order of arrival. About 1 us a message.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pamqp import commands
@@ -233,27 +234,31 @@ def _offer(channel: Channel, route: Route, messages: Sequence[Message]) -> None:
     """To queues that may refuse: what one of them refuses is nacked, though others keep it."""
     broker = channel.broker
     broker.flush()
-    accepted = len(messages)
+    refused: set[int] = set()
     try:
         for queue in route.queues:
             if not overflow.refuses(queue):
                 broker.enqueue(queue, list(messages), channel)
                 continue
-            taken = overflow.admit(queue, messages, channel)
-            accepted = min(accepted, taken)
-            if taken < len(messages) and queue.arguments.overflow == "reject-publish-dlx":
-                deadletters.bury_new(queue, messages[taken:], Reason.MAXLEN)
+            by_this = overflow.admit(queue, messages, channel)
+            refused |= by_this
+            if by_this and queue.arguments.overflow == "reject-publish-dlx":
+                deadletters.bury_new(queue, [messages[each] for each in sorted(by_this)], Reason.MAXLEN)
+        reason = "a queue is full (reject-publish)"
     except WriteFailed as error:
-        accepted = 0
-        channel.note_nack(str(error), len(messages))
+        refused, reason = set(range(len(messages))), str(error)
     broker.flush()
-    if channel.confirms is not None:
-        if accepted:
-            channel.confirms.expect(accepted, broker.store.ticket)
-        if accepted < len(messages):
-            channel.note_nack("a queue is full (reject-publish)", len(messages) - accepted)
-            channel.confirms.refuse(len(messages) - accepted)
-        broker.await_durable(channel)
+    if channel.confirms is None:
+        return
+    if refused:
+        channel.note_nack(reason, len(refused))
+    for is_refused, run in groupby(range(len(messages)), key=refused.__contains__):
+        count = len(list(run))
+        if is_refused:
+            channel.confirms.refuse(count)
+        else:
+            channel.confirms.expect(count, broker.store.ticket)
+    broker.await_durable(channel)
 
 
 def return_messages(channel: Channel, route: Route, messages: Sequence[Message]) -> None:

@@ -36,7 +36,7 @@ EXPIRES = 0x02
 CURSOR = "queue"
 _TURN_BYTES = 1 << 20
 """What one turn of a queue may hand to its consumers: more waits until this is written."""
-_TURN_MESSAGES_MIN, _TURN_MESSAGES_MAX = 16, 4096
+_TURN_MESSAGES_MAX = 4096
 _RETRY_WITHOUT_DELAY_MS = 10_000
 """How long a timed-out delivery waits to be retried where the queue says no delay: RocketMQ's level 3."""
 
@@ -79,7 +79,8 @@ class Queue:
         self.limited = arguments.max_length is not None or arguments.max_length_bytes is not None
         self.ready_bytes = overflow.count_ready_bytes(self) if arguments.max_length_bytes is not None else 0
         """Of the bodies that are ready; kept only where `x-max-length-bytes` needs it."""
-        self._batch = _TURN_MESSAGES_MIN
+        self._batch = 1
+        """How many to take at once: more while they are small."""
         expiry.restart_disuse(self)
 
     def __str__(self) -> str:
@@ -175,7 +176,7 @@ class Queue:
             if not chosen:
                 return
             if handed_bytes >= _TURN_BYTES:
-                self.wake()
+                self.broker.wake_later(self)
                 return
             if len(chosen) > 1 and any(consumer.channel.prefetch for consumer, _ in chosen):
                 chosen = [(chosen[0][0], 1)]  # they may share the channel's credit
@@ -226,10 +227,8 @@ class Queue:
     def _hand_out(self, chosen: list[tuple[Consumer, int]], records: list[Record]) -> int:
         """Shares the records out in turns; returns how many bytes they have."""
         size = sum(len(record.body) + len(record.header) for record in records)
-        self._batch = max(
-            _TURN_MESSAGES_MIN,
-            min(_TURN_MESSAGES_MAX, _TURN_BYTES * len(records) // (size + 1), 2 * self._batch),
-        )
+        fitting = _TURN_BYTES * len(records) // (size + 1)
+        self._batch = max(1, min(_TURN_MESSAGES_MAX, fitting, 2 * self._batch))
         if len(chosen) == 1:
             consumer = chosen[0][0]
             consumer.channel.deliver(consumer, records)

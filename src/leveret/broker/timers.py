@@ -1,7 +1,8 @@
 """What is due when: a heap of times, each with the one thing to do then.
 
 A key has at most one time; setting it again moves it. Moved and cancelled entries stay in the heap until they
-come up and are skipped, or are so many that they are thrown out together: nothing is ever searched. Somebody else watches the clock and calls `run`.
+come up and are skipped, or are so many that they are thrown out together: nothing is ever searched. Somebody
+else watches the clock and calls `run`.
 """
 
 from __future__ import annotations

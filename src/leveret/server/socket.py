@@ -93,10 +93,7 @@ class AmqpSocket(asyncio.Protocol):
         self.connection.writable = True
         if self._choked:
             self._go_on()
-        for channel in self.connection.channels.values():
-            for consumer in channel.consumers.values():
-                if consumer is not channel.reply_consumer:
-                    consumer.queue.wake()
+        self.connection.wake_consumers()
 
     # for the turns
 

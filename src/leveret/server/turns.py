@@ -79,7 +79,7 @@ class Turns:
     def _run(self) -> None:
         self._scheduled = False
         try:
-            more = self.broker.end_turn()
+            self.broker.end_turn()
         except BaseException as error:
             self._fatal(error)
             raise
@@ -87,7 +87,7 @@ class Turns:
         self._hold_back()
         self._sync()
         self._set_timer()
-        if more:
+        if self.broker.has_more:
             self.begin()
         for watch in list(self.watchers):
             watch()
