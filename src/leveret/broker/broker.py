@@ -156,7 +156,9 @@ class Broker:
         self._owing[channel] = None
 
     def wake(self, queue: Queue) -> None:
-        self._awake[queue] = None
+        """It is run in this turn; one that waits for a sync, after that."""
+        if queue not in self._stalled:
+            self._awake[queue] = None
 
     def wake_later(self, queue: Queue) -> None:
         """The same, once what this turn has to say is written."""
@@ -253,6 +255,9 @@ class Broker:
         for queue in self._stalled:
             self._awake[queue] = None
         self._stalled.clear()
+        self._forget_synced()
+
+    def _forget_synced(self) -> None:
         safe_ticket = self.store.safe_ticket
         while self._unsynced and self._unsynced[0][0] <= safe_ticket:
             self._unsynced.popleft()
@@ -263,6 +268,7 @@ class Broker:
         What was delivered meanwhile is not taken back, and a `tx.commit` waits until writing works again.
         """
         self.begin_turn()
+        self._forget_synced()
         work = Work(self)
         for _, queue, (start, stop) in self._unsynced:
             if not queue.deleted:
@@ -336,22 +342,22 @@ class Broker:
         rows = list(rows)
         if not rows:
             self._make_first_things()
+        logs = _logs_of_queues(self.store.logs.values())
         for row in rows:
-            self._restore_row(row)
-        used = {queue.log.id for vhost in self.vhosts.values() for queue in vhost.queues.values()}
+            if not isinstance(row, QueueRow | BindingRow):
+                self._restore_row(row)
+        for row in [row for row in rows if isinstance(row, QueueRow)]:
+            self.vhosts[row.vhost].restore_queue(row, logs.pop((row.vhost, row.name), None))
+        for (vhost, _), log in logs.items():  # the crash came before the definition
+            if vhost in self.vhosts:
+                self.vhosts[vhost].restore_queue(row_of(log), log)
+        for row in rows:
+            if isinstance(row, BindingRow):
+                self._restore_row(row)
+        used = {queue.log.id for each in self.vhosts.values() for queue in each.queues.values()}
         for id_, log in list(self.store.logs.items()):
             if id_ not in used:
-                self._restore_orphan(log)
-
-    def _restore_orphan(self, log: Log) -> None:
-        """A log that no definition names: its queue was transient, or a crash came before the definition."""
-        row = row_of(log.spec.label, log.id)
-        vhost = self.vhosts.get(row.vhost) if row else None
-        if row is None or vhost is None or row.name in vhost.queues:
-            self.store.delete_log(log)
-        else:
-            vhost.restore_queue(row)
-            self.define(Change(row))
+                self.store.delete_log(log)
 
     def _restore_row(self, row: Row) -> None:
         match row:
@@ -363,8 +369,6 @@ class Broker:
                 self.accounts.permit(row)
             case ExchangeRow():
                 self.vhosts[row.vhost].restore_exchange(row)
-            case QueueRow():
-                self.vhosts[row.vhost].restore_queue(row)
             case BindingRow():
                 self.vhosts[row.vhost].restore_binding(row)
 
@@ -378,3 +382,13 @@ class Broker:
         for row in rows:
             self._restore_row(row)
         self.define(*(Change(row) for row in rows))
+
+
+def _logs_of_queues(logs: Iterable[Log]) -> dict[tuple[str, str], Log]:
+    """By virtual host and name; of several the youngest, because the others were about to be deleted."""
+    found: dict[tuple[str, str], Log] = {}
+    for log in sorted(logs, key=lambda each: each.id):
+        if log.spec.label:
+            row = row_of(log)
+            found[row.vhost, row.name] = log
+    return found

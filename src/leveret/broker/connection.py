@@ -294,6 +294,7 @@ class Connection:
                 method=None,
             )
         self.channels[number] = Channel(self, number)
+        self._knows().add(number)  # the scanner has done so, but a close may have come in between
         self._send(number, make(commands.Channel.OpenOk, channel_id=""))
 
     def _end_channel(self, number: int) -> None:

@@ -56,7 +56,7 @@ def bury(
             queue.broker.stall(queue)
             if in_flight:
                 back = Work(queue.broker)
-                back.give_back(queue, pieces[position:])
+                back.give_back(queue, pieces[position:], counted=False)
                 back.commit()
             return False
     return True
@@ -79,6 +79,8 @@ def _bury(work: Work, queue: Queue, range_: Range, reason: Reason, *, in_flight:
 
 def bury_new(queue: Queue, messages: Sequence[Message], reason: Reason) -> None:
     """Dead letters of messages that the queue did not even take in (`reject-publish-dlx`)."""
+    if queue.arguments.dead_letter_exchange is None:
+        return
     now_us = queue.broker.now_us()
     for message in messages:
         record = Record(0, now_us, *message)

@@ -21,6 +21,7 @@ from leveret.broker.definitions import BindingRow, Change, ExchangeRow, QueueRow
 from leveret.broker.exchange import Bound, Exchange
 from leveret.broker.exchanges import ROUTERS
 from leveret.broker.queue import CURSOR, Queue
+from leveret.storage.log import Log
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
@@ -310,15 +311,18 @@ class VirtualHost:
             alternate=alternate_exchange(row.arguments, name=row.name, vhost=self.name),
         )
 
-    def restore_queue(self, row: QueueRow) -> None:
-        """The queue over its log; over a new one if the log's creation was lost with the last moments."""
+    def restore_queue(self, row: QueueRow, log: Log | None) -> None:
+        """The queue over its log, whose label knows best; over a new one if there is none.
+
+        A log is missing when its creation was lost with the last moments of a process. Nothing that was
+        promised can have been in it.
+        """
+        defined = row
+        if log is None:
+            log = self.broker.store.create_log(label=label_of(row))
+        row = row_of(log)
         arguments = QueueArguments.parse(row.arguments, queue=row.name, vhost=self.name)
-        store = self.broker.store
-        log = store.logs.get(row.log)
-        made = log is None or log.spec.label != label_of(row)
-        if log is None or made:
-            log = store.create_log(label=label_of(row))
-        cursor = log.cursors.get(CURSOR) or store.create_cursor(
+        cursor = log.cursors.get(CURSOR) or self.broker.store.create_cursor(
             log, CURSOR, priorities=arguments.max_priority
         )
         queue = self.queues[row.name] = Queue(
@@ -331,8 +335,8 @@ class VirtualHost:
             durable=True,
             auto_delete=row.auto_delete,
         )
-        if made:
-            queue.defined = self.broker.define(Change(self._queue_row(queue)))
+        if row != defined:
+            queue.defined = self.broker.define(Change(row))
         queue.wake()
 
     def restore_binding(self, row: BindingRow) -> None:
@@ -358,9 +362,7 @@ def label_of(row: QueueRow) -> str:
     return json.dumps([row.vhost, row.name, row.auto_delete, arguments])
 
 
-def row_of(label: str, log: int) -> QueueRow | None:
-    """The queue that a log belongs to, if it was a durable one's."""
-    if not label:
-        return None
-    vhost, name, auto_delete, arguments = json.loads(label)
-    return QueueRow(vhost, name, log, auto_delete, decode_table(bytes.fromhex(arguments))[0])
+def row_of(log: Log) -> QueueRow:
+    """The durable queue that a log with a label belongs to."""
+    vhost, name, auto_delete, arguments = json.loads(log.spec.label)
+    return QueueRow(vhost, name, log.id, auto_delete, decode_table(bytes.fromhex(arguments))[0])

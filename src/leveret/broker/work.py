@@ -30,6 +30,8 @@ class Work:
         self._appended: dict[Queue, list[Message]] = {}
         self._returned: dict[Queue, int] = {}
         """Queues that get messages back, with the bytes of their bodies where that is counted."""
+        self._dropped: dict[Queue, int] = {}
+        """Queues that lose messages that nobody had taken, likewise."""
 
     def append(self, queue: Queue, messages: Sequence[Message]) -> None:
         self._appended.setdefault(queue, []).extend(queue.as_kept(messages))
@@ -43,11 +45,13 @@ class Work:
         if not ranges:
             return
         self._transaction.drop(queue.cursor, ranges, outcome)
-        self._returned[queue] = self._returned.get(queue, 0) - queue.counted_bytes(ranges)
+        self._dropped[queue] = self._dropped.get(queue, 0) + queue.counted_bytes(ranges)
 
-    def give_back(self, queue: Queue, ranges: Sequence[Range], *, not_before_us: int = 0) -> None:
+    def give_back(
+        self, queue: Queue, ranges: Sequence[Range], *, not_before_us: int = 0, counted: bool = True
+    ) -> None:
         """What was in flight goes back to its place."""
-        self._transaction.give_back(queue.cursor, ranges, not_before_us=not_before_us)
+        self._transaction.give_back(queue.cursor, ranges, not_before_us=not_before_us, counted=counted)
         self._returned[queue] = self._returned.get(queue, 0) + queue.counted_bytes(ranges)
 
     def commit_or_give_back(self, queue: Queue, ranges: Sequence[Range]) -> None:
@@ -66,6 +70,8 @@ class Work:
         for queue, messages in self._appended.items():
             self._transaction.append(queue.log, messages)
         ticket = self._transaction.commit()
+        for queue, size_bytes in self._dropped.items():
+            queue.ready_bytes -= size_bytes
         for queue, size_bytes in self._returned.items():
             queue.ready_bytes += size_bytes
             if queue.limited:  # what comes back may be too much; nobody is served before that is seen

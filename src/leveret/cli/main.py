@@ -15,7 +15,7 @@ from leveret.management.app import create_app
 from leveret.server.alarms import measured
 from leveret.server.definitions import Definitions
 from leveret.server.http import HttpListener
-from leveret.server.memory import collect_rarely, keep_memory
+from leveret.server.memory import allow_many_files, collect_rarely, keep_memory
 from leveret.server.server import Server
 from leveret.storage.errors import StorageError
 from leveret.storage.files import OsFiles
@@ -58,6 +58,7 @@ def serve(
 
 
 async def _serve(host: str, port: int, http_port: int, data_dir: Path) -> bool:
+    allow_many_files()
     keep_memory()
     data_dir.mkdir(parents=True, exist_ok=True)
     server = Server(

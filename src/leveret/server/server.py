@@ -155,6 +155,7 @@ class Server:
         listener, self._listener = self._listener, None
         listener.close()
         self.failure = self.failure or ConnectionAbortedError("the server was abandoned")
+        self.turns.abandon()
         for connection in self.broker.connections:
             connection.state = State.CLOSED  # a killed process gives nothing back
         for socket in list(self.turns.sockets.values()):

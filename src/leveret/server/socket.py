@@ -24,6 +24,8 @@ _CLOSE_S = 5.0
 """How long a peer has to answer connection.close."""
 _WRITE_HIGH_BYTES = 1 << 20
 """More than this unsent, and nothing is delivered until it has gone."""
+_READ_STOP_BYTES = 8 << 20
+"""More than this unsent, and the peer is not read from either: it asks for more than it takes."""
 
 
 class AmqpSocket(asyncio.Protocol):
@@ -38,6 +40,7 @@ class AmqpSocket(asyncio.Protocol):
         self._received_s = self._sent_s = 0.0
         self._held = False
         self._choked = False
+        self._ending = False
 
     # asyncio.Protocol
 
@@ -75,7 +78,7 @@ class AmqpSocket(asyncio.Protocol):
         self._turns.begin()
         self.connection.lost()
         self._transport.close()
-        self._deadline = self._deadline or self._loop.call_later(_CLOSE_S, self._transport.abort)
+        self._end_soon()
 
     def connection_lost(self, error: Exception | None) -> None:
         for timer in (self._deadline, self._heartbeat):
@@ -103,14 +106,14 @@ class AmqpSocket(asyncio.Protocol):
         if data and not self._transport.is_closing():
             self._transport.write(data)
             self._sent_s = self._loop.time()
-        if connection.backlog:
+        if connection.backlog or self._transport.get_write_buffer_size() > _READ_STOP_BYTES:
             self._go_on_when_written()
         if connection.state is State.CLOSED:
             self._transport.close()
-            self._deadline = self._deadline or self._loop.call_later(_CLOSE_S, self._transport.abort)
-        elif connection.state is State.CLOSING and self._deadline is None:
-            self._deadline = self._loop.call_later(_CLOSE_S, self._transport.abort)
-            if connection.deaf and self._transport.can_write_eof():
+            self._end_soon()
+        elif connection.state is State.CLOSING:
+            self._end_soon()
+            if connection.deaf and not self._transport.is_closing():
                 self._transport.write_eof()
 
     def hold_back(self, held: bool) -> None:
@@ -145,6 +148,14 @@ class AmqpSocket(asyncio.Protocol):
             self._transport.resume_reading()
 
     # deadlines
+
+    def _end_soon(self) -> None:
+        """The connection is over; a peer that does not take part in its end is cut off."""
+        if not self._ending:
+            self._ending = True
+            if self._deadline is not None:
+                self._deadline.cancel()
+            self._deadline = self._loop.call_later(_CLOSE_S, self._transport.abort)
 
     def _opened(self) -> None:
         assert self._deadline is not None

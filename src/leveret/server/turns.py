@@ -52,6 +52,7 @@ class Turns:
         self._committer = Committer(broker.store, done=self._done, fatal=self.report)
         self._fatal = fatal
         self._scheduled = False
+        self._abandoned = False
         self._syncing = False
         self._lazy: asyncio.TimerHandle | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -69,15 +70,21 @@ class Turns:
             if handle is not None:
                 handle.cancel()
 
+    def abandon(self) -> None:
+        """No turn follows any more: what is in the broker is lost."""
+        self._abandoned = True
+
     def begin(self) -> None:
         """Something is about to be fed to the broker: a turn follows in this pass of the loop."""
-        if not self._scheduled:
+        if not self._scheduled and not self._abandoned:
             self._scheduled = True
             self.broker.begin_turn()
             self.loop.call_soon(self._run)
 
     def _run(self) -> None:
         self._scheduled = False
+        if self._abandoned:
+            return
         try:
             self.broker.end_turn()
         except BaseException as error:
@@ -125,6 +132,8 @@ class Turns:
             self.loop.call_soon_threadsafe(callback, *arguments)
 
     def _synced(self, error: WriteFailed | None) -> None:
+        if self._abandoned:
+            return
         self.begin()
         if error is None:
             self._syncing = False

@@ -85,6 +85,8 @@ class Broker:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self.clock is not None:
+            self.clock.ignore(self._tick)
         await self.server.stop()
 
     def start(self) -> None:
@@ -132,12 +134,11 @@ class Broker:
         self._port = self.port
         if self.clock is not None:
             self.clock.ignore(self._tick)
-        old = self.disk
-        self.disk = old.restart() if power_loss is None else old.crash(power_loss)
         self.run(self.server.abandon())
         self._thread.join(WAIT_S)
         self._thread = None
         self._definitions.close()
+        self.disk = self.disk.restart() if power_loss is None else self.disk.crash(power_loss)
 
     async def _start(self) -> None:
         files: Files
@@ -220,7 +221,14 @@ class Broker:
         )
 
     def wait_until(self, holds: Callable[[], bool], what: str, *, timeout_s: float = WAIT_S) -> None:
-        """Waits until something holds; it is looked at when the broker has done something, without sleeps."""
+        """Waits until something holds; it is looked at when the broker has done something, without sleeps.
+
+        For a broker in a thread; one in the running loop is waited for with `await broker.until(...)`.
+        """
+        if self._thread is None:
+            raise RuntimeError(
+                "the broker runs in this loop, which must not be blocked: await broker.until(...)"
+            )
         happened = threading.Event()
         turns = self.server.turns
 
@@ -237,6 +245,24 @@ class Broker:
         if not happened.wait(timeout_s):
             self.call(lambda: turns.watchers.remove(look) if look in turns.watchers else None)
             raise TimeoutError(f"after {timeout_s} s it is not so that {what}")
+
+    async def until(self, holds: Callable[[], bool], what: str, *, timeout_s: float = WAIT_S) -> None:
+        """`wait_until` for a broker in the running loop: `await broker.until(lambda: ..., "it is done")`."""
+        turns = self.server.turns
+        happened = asyncio.Event()
+
+        def look() -> None:
+            if holds():
+                happened.set()
+
+        turns.watchers.append(look)
+        look()
+        try:
+            await asyncio.wait_for(happened.wait(), timeout_s)
+        except TimeoutError:
+            raise TimeoutError(f"after {timeout_s} s it is not so that {what}") from None
+        finally:
+            turns.watchers.remove(look)
 
     def call(self, function: Callable[[], T]) -> T:
         """Runs something on the broker's thread, where its state may be looked at."""

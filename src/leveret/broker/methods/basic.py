@@ -144,7 +144,7 @@ def _next_alive(queue: Queue, getter: Consumer) -> list[Record]:
     """The next message; what is found expired or worn out on the way there is buried."""
     while True:
         taken, records = queue.take(1, who=getter.label)
-        if records or not taken:
+        if records or not taken or queue.broker.is_stalled(queue):
             return records
 
 
