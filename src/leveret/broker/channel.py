@@ -20,7 +20,7 @@ from leveret.amqp.methods import Method, make
 from leveret.amqp.properties import with_headers
 from leveret.broker import deadlines
 from leveret.broker.confirms import Confirms
-from leveret.broker.consumer import Consumer
+from leveret.broker.consumer import UNLIMITED, Consumer
 from leveret.broker.queue import ranges_of
 from leveret.broker.transaction import Buffer
 from leveret.broker.unacked import Unacked
@@ -80,6 +80,11 @@ class Channel:
     def can_deliver(self) -> bool:
         connection = self.connection
         return not self.closed and connection.writable and connection.out_bytes < DELIVER_BYTES_MAX
+
+    @property
+    def room(self) -> int:
+        """How many deliveries its consumers may be sent together."""
+        return max(0, self.prefetch - self.outstanding) if self.prefetch else UNLIMITED
 
     # replies
 

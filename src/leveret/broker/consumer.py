@@ -83,9 +83,7 @@ class Consumer:
         if self.no_ack:
             return UNLIMITED
         credit = self.prefetch - self.outstanding if self.prefetch else UNLIMITED
-        if channel.prefetch:
-            credit = min(credit, channel.prefetch - channel.outstanding)
-        return max(0, credit)
+        return max(0, min(credit, channel.room))
 
 
 class Consumers:

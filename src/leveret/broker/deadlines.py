@@ -87,6 +87,7 @@ def _cancel(consumer: Consumer) -> None:
     channel, queue = consumer.channel, consumer.queue
     told = not consumer.is_getter and channel.consumer_lost(consumer)
     if not told:
+        queue.remove_consumer(consumer)
         channel.connection.fail_channel(
             channel,
             PreconditionFailed(

@@ -54,13 +54,15 @@ def has_room(queue: Queue, messages: Sequence[Message]) -> bool:
     return limit_bytes is None or size <= limit_bytes
 
 
-def trim(queue: Queue) -> None:
-    """Drops from the head what is over the limit."""
-    if queue.arguments.overflow != "drop-head":
-        return
-    while over := _over(queue):
-        if not deadletters.bury(queue, over, Reason.MAXLEN, in_flight=False):
-            return
+def trim(queue: Queue) -> bool:
+    """Drops from the head what is over the limit; whether there was something."""
+    trimmed = False
+    if queue.arguments.overflow == "drop-head":
+        while over := _over(queue):
+            if not deadletters.bury(queue, over, Reason.MAXLEN, in_flight=False):
+                break
+            trimmed = True
+    return trimmed
 
 
 def body_bytes(queue: Queue, ranges: Sequence[Range]) -> int:

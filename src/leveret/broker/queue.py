@@ -28,6 +28,7 @@ from leveret.storage.records import PERSISTENT, Message, Record
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
+    from leveret.broker.channel import Channel
     from leveret.broker.connection import Connection
     from leveret.broker.vhost import VirtualHost
 
@@ -155,8 +156,8 @@ class Queue:
             self._dispatch()
         if self.may_expire:
             expiry.drop_expired(self, before_us=self.broker.now_us() + 1)
-        if self.limited:
-            overflow.trim(self)
+        if self.limited and overflow.trim(self) and self.may_expire:
+            expiry.drop_expired(self, before_us=self.broker.now_us() + 1)  # there is a new head
         due_us = self.progress.next_due_us
         if due_us is not None:
             self.broker.timers.set((self, "delayed"), due_us, self.wake)
@@ -178,9 +179,7 @@ class Queue:
             if handed_bytes >= _TURN_BYTES:
                 self.broker.wake_later(self)
                 return
-            if len(chosen) > 1 and any(consumer.channel.prefetch for consumer, _ in chosen):
-                chosen = [(chosen[0][0], 1)]  # they may share the channel's credit
-            credit = sum(each for _, each in chosen)
+            credit = _shared_credit(chosen)
             label = chosen[0][0].label if len(chosen) == 1 else b""
             taken, records = self.take(min(credit, self._batch), who=label)
             if not taken:
@@ -323,6 +322,14 @@ class Queue:
             self.vhost.delete_queue(self)
 
 
+def _shared_credit(chosen: Sequence[tuple[Consumer, int]]) -> int:
+    """How many messages they may be sent together: consumers of a channel may share a limit."""
+    by_channel: dict[Channel, int] = {}
+    for consumer, credit in chosen:
+        by_channel[consumer.channel] = by_channel.get(consumer.channel, 0) + credit
+    return sum(min(credit, channel.room) for channel, credit in by_channel.items())
+
+
 def _shares(
     chosen: Sequence[tuple[Consumer, int]], records: Sequence[Record], *, whole: bool
 ) -> Iterable[tuple[Consumer, list[Record]]]:
@@ -332,10 +339,14 @@ def _shares(
     consumers share a channel, on which deliveries must keep the order of the queue, records come one by one.
     """
     turns = deque(chosen)
+    room = {consumer.channel: consumer.channel.room for consumer, _ in chosen}
     shares: dict[Consumer, list[Record]] = {}
     singles: list[tuple[Consumer, list[Record]]] = []
     for record in records:
         consumer, credit = turns.popleft()
+        while not room[consumer.channel]:
+            consumer, credit = turns.popleft()
+        room[consumer.channel] -= 1
         if whole:
             share = shares.pop(consumer, [])
             share.append(record)

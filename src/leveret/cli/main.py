@@ -68,6 +68,7 @@ async def _serve(host: str, port: int, http_port: int, data_dir: Path) -> bool:
         port=port,
         measure=measured(str(data_dir)),
     )
+    told = _listen_for_signals()
     await server.start()
     http = HttpListener(create_app(server.broker, changed=server.turns.begin), host, http_port)
     try:
@@ -78,20 +79,24 @@ async def _serve(host: str, port: int, http_port: int, data_dir: Path) -> bool:
             f"(version {__version__}, data in {data_dir})",
             flush=True,
         )
-        await _until_told(server)
+        await _until_told(told, server)
         await http.stop()
     finally:
         await server.stop()
     return server.failure is not None
 
 
-async def _until_told(server: Server) -> None:
-    """Until somebody says so, or the server has ended by itself."""
-    loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
+def _listen_for_signals() -> asyncio.Event:
+    """Set when somebody wants it to stop; from before the start on, so that nothing is ever cut short."""
+    told = asyncio.Event()
     for each in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(each, stop.set)
-    waits = [asyncio.create_task(stop.wait()), asyncio.create_task(server.ended.wait())]
+        asyncio.get_running_loop().add_signal_handler(each, told.set)
+    return told
+
+
+async def _until_told(told: asyncio.Event, server: Server) -> None:
+    """Until somebody says so, or the server has ended by itself."""
+    waits = [asyncio.create_task(told.wait()), asyncio.create_task(server.ended.wait())]
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     for task in waits:
         task.cancel()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from ipaddress import ip_address
 from typing import Any
 
@@ -114,7 +115,8 @@ class AmqpSocket(asyncio.Protocol):
         elif connection.state is State.CLOSING:
             self._end_soon()
             if connection.deaf and not self._transport.is_closing():
-                self._transport.write_eof()
+                with suppress(OSError):  # it is gone already
+                    self._transport.write_eof()
 
     def hold_back(self, held: bool) -> None:
         self._held = held and self.connection.publishes
@@ -153,8 +155,9 @@ class AmqpSocket(asyncio.Protocol):
         """The connection is over; a peer that does not take part in its end is cut off."""
         if not self._ending:
             self._ending = True
-            if self._deadline is not None:
-                self._deadline.cancel()
+            for timer in (self._deadline, self._heartbeat):
+                if timer is not None:
+                    timer.cancel()
             self._deadline = self._loop.call_later(_CLOSE_S, self._transport.abort)
 
     def _opened(self) -> None:

@@ -8,6 +8,7 @@ loop, and the loop: it also wakes the broker when something is due, and brings i
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
@@ -17,6 +18,8 @@ from leveret.broker.connection import Connection
 from leveret.server.commit import Committer
 from leveret.storage.errors import WriteFailed
 
+log = logging.getLogger("leveret")
+
 _LAZY_SYNC_S = 0.2
 """Acks that nobody waits for are synced within this."""
 
@@ -25,6 +28,8 @@ class Socket(Protocol):
     """Where a connection's bytes go."""
 
     def write_out(self) -> None: ...
+
+    def abort(self) -> None: ...
 
     def hold_back(self, held: bool) -> None:
         """Whether to stop reading from it, if it publishes."""
@@ -105,7 +110,11 @@ class Turns:
             connection, _ = flushed.popitem()
             socket = self.sockets.get(connection)
             if socket is not None:
-                socket.write_out()
+                try:
+                    socket.write_out()
+                except Exception:  # ours: one connection must not cost the others their turn
+                    log.exception("%s: an internal error", connection.name)
+                    socket.abort()
 
     # durability
 

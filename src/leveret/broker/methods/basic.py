@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from pamqp import commands as spec
@@ -15,6 +16,7 @@ from leveret.broker.channel import counted_header
 from leveret.broker.consumer import Consumer
 from leveret.broker.methods.names import table_of
 from leveret.broker.queue import Queue
+from leveret.storage.errors import WriteFailed
 from leveret.storage.journal import Outcome
 from leveret.storage.offsets import Range
 from leveret.storage.records import Record
@@ -113,8 +115,9 @@ def get(channel: Channel, method: spec.Basic.Get) -> None:
     getter = channel.getter(queue, no_ack=method.no_ack)
     records = _next_alive(queue, getter)
     if not records and channel.broker.is_stalled(queue):
-        channel.broker.store.sync()  # rare, and a get can't wait: it is answered now
-        records = _next_alive(queue, getter)
+        with suppress(WriteFailed):
+            channel.broker.store.sync()  # rare, and a get can't wait: it is answered now
+            records = _next_alive(queue, getter)
     if not records:
         channel.reply(spec.Basic.GetEmpty())
         queue.wake()
