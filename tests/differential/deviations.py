@@ -124,7 +124,7 @@ INSTEAD: Sequence[Instead] = (
             "message_count=1 {} b'in the way'",
             "  = full: 1 ready, 0 consumers",
         ),
-        "A dead letter is accepted by a queue that refuses publishes: dropped, it would be in no queue at all.",
+        "A queue that refuses publishes takes dead letters: dropped, they would be in no queue at all.",
     ),
     Instead(
         "tx.commit_publishes_before_it_settles",

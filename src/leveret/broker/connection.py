@@ -1,21 +1,19 @@
-"""A connection: the handshake, its channels, and how errors end one or the other.
+"""A connection: its channels, and how errors end one or the other.
 
-Owns the states of AMQP 0-9-1, section 2.2.4 (start, secure, tune, open, close) and who a client is. Events
-of the scanner come in with `receive`, bytes to be written are collected in `out` until the shell takes them.
-What is asked for on a channel is left to `methods/`, `publishing` and `settling`. The rule: an `AmqpError` is
-caught here and nowhere else; it closes the channel it happened on, or the connection.
+Events of the scanner come in with `receive`, bytes to be written are collected in `out` until the shell takes
+them. How it comes about is in `handshake`; what is asked for on a channel is left to `methods/`, `publishing`
+and `settling`. The rule: an `AmqpError` is caught here and nowhere else; it closes the channel it happened
+on, or the connection.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from enum import Enum, auto
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from pamqp import commands
 
-from leveret import __version__
 from leveret.amqp import methods
 from leveret.amqp.errors import (
     AccessRefused,
@@ -25,20 +23,19 @@ from leveret.amqp.errors import (
     CommandInvalid,
     ConnectionForced,
     InternalError,
-    LoginRefused,
     NotAllowed,
     PreconditionFailed,
     UnexpectedFrame,
 )
 from leveret.amqp.events import Contents, Event, MethodFrame, Oversized, ProtocolHeader, Settlement, Violation
-from leveret.amqp.frames import FRAME_MIN_BYTES, METHOD, PROTOCOL_HEADER, frame
+from leveret.amqp.frames import FRAME_MIN_BYTES, METHOD, frame
 from leveret.amqp.methods import Method, make
 from leveret.amqp.scanner import PUBLISH, Scanner
 from leveret.amqp.tables import Value
-from leveret.broker import publishing, settling
-from leveret.broker.accounts import GUEST, User
+from leveret.broker import handshake, publishing, settling
+from leveret.broker.accounts import User
 from leveret.broker.channel import DELIVER_BYTES_MAX, Channel
-from leveret.broker.login import BadResponse, read_response
+from leveret.broker.handshake import HungUp, State
 from leveret.broker.methods import HANDLERS
 from leveret.storage.errors import StorageError
 
@@ -47,39 +44,10 @@ if TYPE_CHECKING:
     from leveret.broker.publishing import Route
     from leveret.broker.vhost import VirtualHost
 
-RABBITMQ_VERSION = "3.10.8"
-"""The release that decides where our contract is silent; clients gate features on it."""
-_CAPABILITIES = (
-    "publisher_confirms",
-    "exchange_exchange_bindings",
-    "basic.nack",
-    "consumer_cancel_notify",
-    "connection.blocked",
-    "consumer_priorities",
-    "authentication_failure_close",
-    "per_consumer_qos",
-    "direct_reply_to",
-)
 _OUT_BYTES_MAX = 8 << 20
 """More than this to be written, and nothing more is answered until it has gone."""
 _ACCESS_REQUEST = b"\x00\x1e\x00\x0a"
 _ACCESS_GRANTED = b"\x00\x1e\x00\x0b\x00\x01"
-
-
-class State(Enum):
-    GREETING = auto()
-    STARTING = auto()
-    TUNING = auto()
-    OPENING = auto()
-    RUNNING = auto()
-    CLOSING = auto()
-    """We have sent connection.close and wait for the answer."""
-    CLOSED = auto()
-    """Nothing more is read or sent: the shell closes the socket when `out` is written."""
-
-
-class _HungUp(Exception):
-    """The peer does something that is answered by closing the socket without a word, as RabbitMQ does."""
 
 
 class Connection:
@@ -130,6 +98,12 @@ class Connection:
         assert self._vhost is not None
         return self._vhost
 
+    def is_user(self, user: User) -> None:
+        self._user = user
+
+    def is_in(self, vhost: VirtualHost) -> None:
+        self._vhost = vhost
+
     def understands(self, capability: str) -> bool:
         capabilities = self.properties.get("capabilities")
         return isinstance(capabilities, dict) and capabilities.get(capability) is True
@@ -168,7 +142,7 @@ class Connection:
                 if consumer is not channel.reply_consumer:
                     self.broker.wake_later(consumer.queue)
 
-    def _send(self, channel: int, method: Method) -> None:
+    def send_method(self, channel: int, method: Method) -> None:
         self.send(methods.frame(channel, method))
 
     # in
@@ -184,7 +158,7 @@ class Connection:
             channel = getattr(event, "channel", 0)
             try:
                 self._handle(event)
-            except _HungUp:
+            except HungUp:
                 self.lost()
             except AmqpError as error:
                 self._fail(channel, error, event)
@@ -210,7 +184,7 @@ class Connection:
             case MethodFrame():
                 self._handle_method(event.channel, event.payload)
             case ProtocolHeader():
-                self._greet(event.data)
+                handshake.greet(self, event.data)
             case Oversized():
                 if self._open_channel(event.channel, event.method) is not None:
                     limit = self.broker.limits.message_max_bytes
@@ -221,7 +195,7 @@ class Connection:
                 self.deaf |= event.lost
                 if self.state is State.CLOSING:
                     return
-                raise event.error if self.state is State.RUNNING else _HungUp
+                raise event.error if self.state is State.RUNNING else HungUp
 
     def _open_channel(self, number: int, method: bytes) -> Channel | None:
         """The channel, or None when what comes for it is to be ignored."""
@@ -230,7 +204,7 @@ class Connection:
             if self.state is State.CLOSING or number in self.closing:
                 return None
             if self.state is not State.RUNNING:
-                raise _HungUp
+                raise HungUp
             raise ChannelError("expected 'channel.open'")
         return channel
 
@@ -241,7 +215,7 @@ class Connection:
             if self.state is State.OPENING:
                 octets = ",".join(map(str, payload))
                 raise UnexpectedFrame(f"type 1, all octets = <<{octets}>>", method=None)
-            raise _HungUp
+            raise HungUp
         if payload[:4] == _ACCESS_REQUEST:
             if self._open_channel(number, payload) is not None:
                 self.send(frame(METHOD, number, _ACCESS_GRANTED))
@@ -256,7 +230,7 @@ class Connection:
         elif isinstance(method, commands.Channel.Close) and number in self.channels:
             self._end_channel(number)
             self._knows().discard(number)
-            self._send(number, commands.Channel.CloseOk())
+            self.send_method(number, commands.Channel.CloseOk())
         else:
             channel = self._open_channel(number, payload)
             handler = HANDLERS.get(type(method))
@@ -274,7 +248,7 @@ class Connection:
             self.closing.discard(number)
             self._knows().discard(number)
             self._crossed.add(number)
-            self._send(number, commands.Channel.CloseOk())
+            self.send_method(number, commands.Channel.CloseOk())
         elif isinstance(method, commands.Channel.Open):
             raise ChannelError("second 'channel.open' seen")
 
@@ -295,7 +269,7 @@ class Connection:
             )
         self.channels[number] = Channel(self, number)
         self._knows().add(number)  # the scanner has done so, but a close may have come in between
-        self._send(number, make(commands.Channel.OpenOk, channel_id=""))
+        self.send_method(number, make(commands.Channel.OpenOk, channel_id=""))
 
     def _end_channel(self, number: int) -> None:
         """What it published takes effect, what it holds goes back, what it still was owed is void."""
@@ -322,7 +296,7 @@ class Connection:
         if isinstance(error, ChannelException) and number in self.channels and self.state is State.RUNNING:
             self._end_channel(number)
             self.closing.add(number)
-            self._send(number, _close(commands.Channel.Close, error, class_id, method_id))
+            self.send_method(number, _close(commands.Channel.Close, error, class_id, method_id))
         elif self.state is not State.CLOSING:
             self.close(error, class_id=class_id, method_id=method_id)
 
@@ -332,7 +306,7 @@ class Connection:
             return
         self.closed_for = error
         self._end_channels()
-        self._send(0, _close(commands.Connection.Close, error, class_id, method_id))
+        self.send_method(0, _close(commands.Connection.Close, error, class_id, method_id))
         self.state = State.CLOSING
 
     def force_close(self, reason: str) -> None:
@@ -365,14 +339,14 @@ class Connection:
         except AmqpError:
             if self.state in (State.RUNNING, State.CLOSING):
                 raise
-            raise _HungUp from None
+            raise HungUp from None
         if isinstance(method, commands.Connection.Close) and self.state in (
             State.OPENING,
             State.RUNNING,
             State.CLOSING,
         ):
             self._end_channels()
-            self._send(0, commands.Connection.CloseOk())
+            self.send_method(0, commands.Connection.CloseOk())
             if self.state is not State.CLOSING:  # both sides close: our close-ok is still to come
                 self.state = State.CLOSED
                 self.broker.connections.pop(self, None)
@@ -381,100 +355,27 @@ class Connection:
                 self.state = State.CLOSED
                 self.broker.flushed[self] = None
         elif self.state is State.STARTING and isinstance(method, commands.Connection.StartOk):
-            self._log_in(method)
+            handshake.log_in(self, method)
         elif self.state is State.TUNING and isinstance(method, commands.Connection.TuneOk):
-            self._tune(method)
+            handshake.tune(self, method)
         elif self.state is State.OPENING and isinstance(method, commands.Connection.Open):
-            self._enter(method)
+            handshake.enter(self, method)
         elif self.state is State.RUNNING and isinstance(method, commands.Connection.UpdateSecret):
-            self._send(0, commands.Connection.UpdateSecretOk())
+            self.send_method(0, commands.Connection.UpdateSecretOk())
         elif self.state is State.RUNNING:
             raise ChannelError("unexpected method in connection state running")
         else:
-            raise _HungUp
-
-    def _greet(self, data: bytes) -> None:
-        if data != PROTOCOL_HEADER:
-            self.send(PROTOCOL_HEADER)
-            self.lost()
-            return
-        self.state = State.STARTING
-        properties: dict[str, Value] = {
-            "capabilities": dict.fromkeys(_CAPABILITIES, True),
-            "cluster_name": self.broker.name,
-            "copyright": "Apache License 2.0",
-            "information": "Every message is accounted for.",
-            "platform": "Python",
-            "product": "Leveret",
-            "version": RABBITMQ_VERSION,
-            "leveret_version": __version__,
-        }
-        self._send(
-            0,
-            make(
-                commands.Connection.Start,
-                version_major=0,
-                version_minor=9,
-                server_properties=properties,
-                mechanisms="PLAIN AMQPLAIN",
-                locales="en_US",
-            ),
-        )
-
-    def _log_in(self, method: commands.Connection.StartOk) -> None:
-        self.properties = cast(dict[str, Value], method.client_properties)
-        name = self.properties.get("connection_name")
-        if isinstance(name, str):
-            self.name = f"{self.name} {name}"
-        try:
-            user_name, password = read_response(method.mechanism, cast(bytes, method.response))
-        except BadResponse:
-            raise _HungUp from None
-        user = self.broker.accounts.login(user_name, password)
-        if user is not None and user.name == GUEST and not self.loopback:
-            user = None
-        if user is None:
-            if not self.understands("authentication_failure_close"):
-                raise _HungUp
-            raise LoginRefused(
-                f"Login was refused using authentication mechanism {method.mechanism}. For details see the "
-                "broker logfile.",
-                method=None,
-            )
-        self._user = user
-        limits = self.broker.limits
-        self._send(0, commands.Connection.Tune(limits.channel_max, limits.frame_max, limits.heartbeat_s))
-        self.state = State.TUNING
-
-    def _tune(self, method: commands.Connection.TuneOk) -> None:
-        limits = self.broker.limits
-        channel_max, frame_max = method.channel_max, method.frame_max
-        if not 0 < channel_max <= limits.channel_max or not FRAME_MIN_BYTES <= frame_max <= limits.frame_max:
-            raise _HungUp
-        self.channel_max = channel_max
-        self.frame_max = self.scanner.frame_max = frame_max
-        self.heartbeat_s = method.heartbeat
-        self.state = State.OPENING
-
-    def _enter(self, method: commands.Connection.Open) -> None:
-        vhost = self.broker.vhosts.get(method.virtual_host)
-        if vhost is None:
-            raise NotAllowed(f"vhost {method.virtual_host} not found")
-        if vhost.name not in self.user.permissions:
-            raise NotAllowed(f"access to vhost '{vhost.name}' refused for user '{self.user.name}'")
-        self._vhost = vhost
-        self.state = State.RUNNING
-        self._send(0, commands.Connection.OpenOk())
+            raise HungUp
 
     # alarms
 
     def tell_blocked(self) -> None:
         if self.broker.blocked and self.publishes and self.understands("connection.blocked"):
-            self._send(0, make(commands.Connection.Blocked, reason=self.broker.blocked))
+            self.send_method(0, make(commands.Connection.Blocked, reason=self.broker.blocked))
 
     def tell_unblocked(self) -> None:
         if self.publishes and self.understands("connection.blocked"):
-            self._send(0, commands.Connection.Unblocked())
+            self.send_method(0, commands.Connection.Unblocked())
 
 
 def _method_ids(event: Event) -> tuple[int, int]:

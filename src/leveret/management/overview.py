@@ -15,8 +15,9 @@ from starlette.responses import Response
 from leveret import __version__
 from leveret.broker.accounts import User
 from leveret.broker.broker import Broker
-from leveret.broker.connection import RABBITMQ_VERSION, Connection, State
+from leveret.broker.connection import Connection
 from leveret.broker.exchanges import ROUTERS
+from leveret.broker.handshake import RABBITMQ_VERSION, State
 from leveret.broker.vhost import VirtualHost
 from leveret.management.auth import is_monitor, visible
 from leveret.management.replies import reply, text

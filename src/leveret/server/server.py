@@ -21,8 +21,8 @@ from typing import Protocol
 
 from leveret.broker.broker import Broker, Limits
 from leveret.broker.channel import Channel
-from leveret.broker.connection import State
 from leveret.broker.definitions import Change, Row
+from leveret.broker.handshake import State
 from leveret.server.alarms import Alarms, Shortage
 from leveret.server.socket import AmqpSocket
 from leveret.server.turns import Turns

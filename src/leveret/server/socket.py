@@ -15,7 +15,7 @@ from typing import Any
 from leveret.amqp.errors import InternalError
 from leveret.amqp.events import Event
 from leveret.amqp.frames import HEARTBEAT_FRAME
-from leveret.broker.connection import State
+from leveret.broker.handshake import State
 from leveret.server.turns import Turns
 
 log = logging.getLogger("leveret")

@@ -1,0 +1,134 @@
+"""The handshake: how a socket becomes a connection of a user to a virtual host.
+
+Owns the states of a connection (AMQP 0-9-1, section 2.2.4) and the steps from the protocol header to
+connection.open. What RabbitMQ answers by closing the socket without a word, `HungUp` answers so too.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import TYPE_CHECKING, cast
+
+from pamqp import commands
+
+from leveret import __version__
+from leveret.amqp.errors import LoginRefused, NotAllowed
+from leveret.amqp.frames import FRAME_MIN_BYTES, PROTOCOL_HEADER
+from leveret.amqp.methods import make
+from leveret.amqp.tables import Value
+from leveret.broker.accounts import GUEST
+from leveret.broker.login import BadResponse, read_response
+
+if TYPE_CHECKING:
+    from leveret.broker.connection import Connection
+
+RABBITMQ_VERSION = "3.10.8"
+"""The release that decides where our contract is silent; clients gate features on it."""
+_CAPABILITIES = (
+    "publisher_confirms",
+    "exchange_exchange_bindings",
+    "basic.nack",
+    "consumer_cancel_notify",
+    "connection.blocked",
+    "consumer_priorities",
+    "authentication_failure_close",
+    "per_consumer_qos",
+    "direct_reply_to",
+)
+
+
+class State(Enum):
+    GREETING = auto()
+    STARTING = auto()
+    TUNING = auto()
+    OPENING = auto()
+    RUNNING = auto()
+    CLOSING = auto()
+    """We have sent connection.close and wait for the answer."""
+    CLOSED = auto()
+    """Nothing more is read or sent: the shell closes the socket when `out` is written."""
+
+
+class HungUp(Exception):
+    """The peer does something that is answered by closing the socket."""
+
+
+def greet(connection: Connection, data: bytes) -> None:
+    """The protocol header: another version is told ours."""
+    if data != PROTOCOL_HEADER:
+        connection.send(PROTOCOL_HEADER)
+        connection.lost()
+        return
+    connection.state = State.STARTING
+    properties: dict[str, Value] = {
+        "capabilities": dict.fromkeys(_CAPABILITIES, True),
+        "cluster_name": connection.broker.name,
+        "copyright": "Apache License 2.0",
+        "information": "Every message is accounted for.",
+        "platform": "Python",
+        "product": "Leveret",
+        "version": RABBITMQ_VERSION,
+        "leveret_version": __version__,
+    }
+    connection.send_method(
+        0,
+        make(
+            commands.Connection.Start,
+            version_major=0,
+            version_minor=9,
+            server_properties=properties,
+            mechanisms="PLAIN AMQPLAIN",
+            locales="en_US",
+        ),
+    )
+
+
+def log_in(connection: Connection, method: commands.Connection.StartOk) -> None:
+    """connection.start-ok: who it is; guest is let in from loopback only."""
+    connection.properties = cast(dict[str, Value], method.client_properties)
+    name = connection.properties.get("connection_name")
+    if isinstance(name, str):
+        connection.name = f"{connection.name} {name}"
+    try:
+        user_name, password = read_response(method.mechanism, cast(bytes, method.response))
+    except BadResponse:
+        raise HungUp from None
+    broker = connection.broker
+    user = broker.accounts.login(user_name, password)
+    if user is None or (user.name == GUEST and not connection.loopback):
+        if not connection.understands("authentication_failure_close"):
+            raise HungUp
+        raise LoginRefused(
+            f"Login was refused using authentication mechanism {method.mechanism}. For details see the "
+            "broker logfile.",
+            method=None,
+        )
+    connection.is_user(user)
+    limits = broker.limits
+    tune = commands.Connection.Tune(limits.channel_max, limits.frame_max, limits.heartbeat_s)
+    connection.send_method(0, tune)
+    connection.state = State.TUNING
+
+
+def tune(connection: Connection, method: commands.Connection.TuneOk) -> None:
+    """connection.tune-ok: at most what was offered; 0 stands for no limit, which is more."""
+    limits = connection.broker.limits
+    channel_max, frame_max = method.channel_max, method.frame_max
+    if not 0 < channel_max <= limits.channel_max or not FRAME_MIN_BYTES <= frame_max <= limits.frame_max:
+        raise HungUp
+    connection.channel_max = channel_max
+    connection.frame_max = connection.scanner.frame_max = frame_max
+    connection.heartbeat_s = method.heartbeat
+    connection.state = State.OPENING
+
+
+def enter(connection: Connection, method: commands.Connection.Open) -> None:
+    """connection.open: into a virtual host that exists and that the user may enter."""
+    vhost = connection.broker.vhosts.get(method.virtual_host)
+    if vhost is None:
+        raise NotAllowed(f"vhost {method.virtual_host} not found")
+    if vhost.name not in connection.user.permissions:
+        raise NotAllowed(f"access to vhost '{vhost.name}' refused for user '{connection.user.name}'")
+    connection.is_in(vhost)
+    connection.state = State.RUNNING
+    connection.send_method(0, commands.Connection.OpenOk())

@@ -1,0 +1,175 @@
+"""Consumers of one queue, without a broker: credit, turns, priorities, exclusivity, the single active one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from leveret.amqp.errors import AccessRefused
+from leveret.broker.consumer import UNLIMITED, Consumer, Consumers
+
+
+@dataclass(eq=False)
+class FakeChannel:
+    room: int = UNLIMITED
+    """What the limit that its consumers share leaves."""
+    can_deliver: bool = True
+
+    def label(self, tag: str) -> bytes:
+        return tag.encode()
+
+
+class FakeQueue:
+    def __str__(self) -> str:
+        return "queue 'q' in vhost '/'"
+
+
+def consumer(tag: str, channel: FakeChannel | None = None, **options: Any) -> Consumer:
+    return Consumer(channel or FakeChannel(), FakeQueue(), tag, **options)  # type: ignore[arg-type]
+
+
+def tags(chosen: list[tuple[Consumer, int]]) -> list[str]:
+    return [each.tag for each, _ in chosen]
+
+
+# credit
+
+
+def test_without_a_limit_credit_is_unlimited() -> None:
+    assert consumer("c").credit == UNLIMITED
+
+
+def test_its_own_limit() -> None:
+    one = consumer("c", prefetch=3)
+    one.outstanding = 2
+    assert one.credit == 1
+    one.outstanding = 5
+    assert one.credit == 0
+
+
+def test_the_smaller_of_its_own_limit_and_the_channels_room() -> None:
+    channel = FakeChannel(room=1)
+    one = consumer("c", channel, prefetch=3)
+    assert one.credit == 1
+    channel.room = 9
+    assert one.credit == 3
+    channel.room = -2
+    assert one.credit == 0
+
+
+def test_without_acknowledgements_there_is_no_limit() -> None:
+    assert consumer("c", FakeChannel(room=0), prefetch=1, no_ack=True).credit == UNLIMITED
+
+
+def test_nothing_for_a_channel_that_can_not_be_written_to() -> None:
+    assert consumer("c", FakeChannel(can_deliver=False), no_ack=True).credit == 0
+
+
+def test_a_consumer_without_a_tag_stands_for_gets() -> None:
+    assert consumer("").is_getter
+    assert not consumer("c").is_getter
+
+
+# turns
+
+
+def test_whoever_was_served_goes_to_the_end() -> None:
+    consumers = Consumers(single_active=False)
+    one, two, three = (consumer(tag) for tag in ("1", "2", "3"))
+    for each in (one, two, three):
+        consumers.add(each)
+    assert tags(consumers.next_with_credit()) == ["1", "2", "3"]
+    consumers.served(one)
+    assert tags(consumers.next_with_credit()) == ["2", "3", "1"]
+
+
+def test_only_the_highest_priority_with_credit_is_served() -> None:
+    consumers = Consumers(single_active=False)
+    low, high, high_too = (
+        consumer("low"),
+        consumer("high", priority=5, prefetch=1),
+        consumer("too", priority=5),
+    )
+    for each in (low, high, high_too):
+        consumers.add(each)
+    assert tags(consumers.next_with_credit()) == ["high", "too"]
+    high.outstanding = 1
+    assert tags(consumers.next_with_credit()) == ["too"]
+    consumers.remove(high_too)
+    assert tags(consumers.next_with_credit()) == ["low"]
+    consumers.served(low)
+    assert [each.tag for each in consumers] == ["high", "low"]
+
+
+def test_nobody_has_credit() -> None:
+    consumers = Consumers(single_active=False)
+    full = consumer("c", prefetch=1)
+    full.outstanding = 1
+    consumers.add(full)
+    assert consumers.next_with_credit() == []
+
+
+def test_one_that_was_passed_over_comes_back_at_the_end() -> None:
+    consumers = Consumers(single_active=False)
+    channel = FakeChannel()
+    full, other = consumer("full", channel, prefetch=1), consumer("other")
+    full.outstanding = 1
+    consumers.add(full)
+    consumers.add(other)
+    assert tags(consumers.next_with_credit()) == ["other"]
+    full.outstanding = 0
+    consumers.unblock(channel)  # type: ignore[arg-type]
+    assert tags(consumers.next_with_credit()) == ["other", "full"]
+
+
+# who may be there
+
+
+def test_an_exclusive_one_is_alone() -> None:
+    consumers = Consumers(single_active=False)
+    consumers.add(consumer("only", exclusive=True))
+    with pytest.raises(AccessRefused, match="queue 'q' in vhost '/' in exclusive use"):
+        consumers.add(consumer("other"))
+    assert len(consumers) == 1
+
+
+def test_nobody_becomes_exclusive_beside_others() -> None:
+    consumers = Consumers(single_active=False)
+    consumers.add(consumer("first"))
+    with pytest.raises(AccessRefused):
+        consumers.add(consumer("other", exclusive=True))
+    assert consumers.exclusive is None
+
+
+def test_removing_one_that_is_not_there() -> None:
+    assert not Consumers(single_active=False).remove(consumer("c"))
+
+
+def test_clearing_gives_them_in_the_order_in_which_they_came() -> None:
+    consumers = Consumers(single_active=False)
+    for tag, priority in (("first", 0), ("second", 9), ("third", 5)):
+        consumers.add(consumer(tag, priority=priority))
+    assert [each.tag for each in consumers.clear()] == ["first", "second", "third"]
+    assert len(consumers) == 0
+
+
+# single active
+
+
+def test_the_first_is_active_until_it_is_gone() -> None:
+    consumers = Consumers(single_active=True)
+    one, two, three = (consumer(tag, prefetch=1) for tag in ("1", "2", "3"))
+    for each in (one, two, three):
+        consumers.add(each)
+    assert tags(consumers.next_with_credit()) == ["1"]
+    one.outstanding = 1
+    assert consumers.next_with_credit() == []
+    consumers.remove(three)
+    assert consumers.active is one
+    consumers.remove(one)
+    assert tags(consumers.next_with_credit()) == ["2"]
+    consumers.remove(two)
+    assert consumers.active is None
+    assert consumers.next_with_credit() == []

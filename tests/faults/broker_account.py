@@ -1,0 +1,424 @@
+"""What a broker holds, watched between any two changes of its store, and what must explain each change.
+
+`Account` looks at the queues whenever the store is about to change (see `Watched`), so that what it sees from
+one look to the next is one change: an append, a settlement, a transaction. A message that leaves a queue must
+have been acked, purged, deleted with it, or have died for a reason that holds; and if its queue sends the
+dead on, their copies appear in the same change. Nothing appears that was neither published nor died
+elsewhere. Each closed round of the WAL is kept as it looked: after a crash the broker must be as one of them.
+
+The rule: this file knows nothing of how the broker works, only what a queue holds and what was asked for.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from threading import RLock
+from types import TracebackType
+from typing import NamedTuple
+
+from leveret.amqp.properties import headers_of, peek
+from leveret.broker.broker import Broker
+from leveret.broker.queue import Queue
+from leveret.storage.records import PERSISTENT, Record
+from leveret.storage.store import Store
+from leveret.storage.wal import Round
+
+FAN, DEAD_FAN = "fan", "dead-fan"
+REASONS = ("rejected", "expired", "maxlen", "delivery_limit")
+
+Key = tuple[int, int]
+"""A message in a queue: the queue's log, and the offset in it."""
+Lineage = tuple[str, str]
+"""The id that a message was published with, and the queue it came to first."""
+Deaths = tuple[tuple[str, str, int], ...]
+"""As `x-death` tells them, the last one first: queue, reason, count."""
+
+
+class Kept(NamedTuple):
+    """What does not change of a message while it is in a queue."""
+
+    lineage: Lineage
+    queue: str
+    deaths: Deaths
+    persistent: bool
+    time_us: int
+    expiration_ms: int | None
+    priority: int
+    body: bytes
+
+
+class State(NamedTuple):
+    """What does."""
+
+    in_flight: bool
+    count: int
+    due_us: int
+
+
+Content = dict[int, tuple[Kept, State]]
+"""A queue, by offset."""
+
+
+@dataclass(slots=True)
+class Group:
+    """What one `tx.commit` must do in one change, or not at all."""
+
+    added: set[tuple[str, str]]
+    removed: set[Key]
+
+
+@dataclass(slots=True)
+class Intents:
+    """What clients have asked for, and what may therefore go."""
+
+    published: set[tuple[str, str]] = field(default_factory=set)
+    """(id, queue): may appear, once."""
+    acked: set[Key] = field(default_factory=set)
+    rejected: set[Key] = field(default_factory=set)
+    purged: set[str] = field(default_factory=set)
+    """Queues, at this moment."""
+    deleted: set[int] = field(default_factory=set)
+    """Logs."""
+    fetched: Counter[str] = field(default_factory=Counter)
+    """Queues that messages may leave by being delivered without an ack."""
+    groups: list[Group] = field(default_factory=list)
+    undone_after: int | None = None
+    """While a write that failed is undone: what appeared after this look was not durable, and may go."""
+
+
+class Watched:
+    """In place of the store's lock: calls `look` before it is taken, when nothing is half changed.
+
+    What another thread could do at that moment, which is to sync, `look` may do.
+    """
+
+    def __init__(self, look: Callable[[], None]) -> None:
+        self._lock = RLock()
+        self._look = look
+        self._depth = 0
+        self._looking = False
+
+    def __enter__(self) -> bool:
+        if not self._depth and not self._looking:
+            self._looking = True
+            try:
+                self._look()
+            finally:
+                self._looking = False
+        self._depth += 1
+        return self._lock.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._depth -= 1
+        self._lock.__exit__(kind, error, trace)
+
+
+class Account:
+    """`look` at every change; `rounds[ticket]` is what a broker that recovers that round must hold."""
+
+    def __init__(self, clock: Callable[[], int]) -> None:
+        self._clock = clock
+        self.intents = Intents()
+        self.broker: Broker | None = None
+        self.contents: dict[int, Content] = {}
+        """Of the queues that exist, by log."""
+        self.names: dict[int, str] = {}
+        """Of every queue that ever was, by log."""
+        self.durable: set[int] = set()
+        """Logs of queues that are to survive."""
+        self.rounds: dict[int, dict[int, Content]] = {}
+        self.looks = 0
+        self.round_looks: dict[int, int] = {}
+        """At which look a round was closed."""
+        self.appeared: dict[Lineage, int] = {}
+        """At which look a message first was in a queue."""
+        self.ends: Counter[str] = Counter()
+        """How many messages left in which way."""
+        self.handed: Counter[tuple[str, Lineage]] = Counter()
+        """(queue, lineage) that may have left as deliveries without ack, not seen by a client yet."""
+        self.disk_failed = False
+        """Whether it did in this life: a commit that failed leaves settlements that may happen one by one."""
+        self.dues_us: dict[Key, int] = {}
+        """Until when a message was to wait, the last time it was."""
+        self._seen: dict[int, tuple[int, int]] = {}
+        self._records: dict[Key, Kept] = {}
+
+    # a life of the broker
+
+    def watch(self, store: Store, look: Callable[[], None]) -> None:
+        """From now on the store's changes are looked at, and its rounds kept."""
+        wal = store._wal
+        swap = wal.swap
+
+        def closing() -> Round:
+            self.look()
+            round_ = swap()
+            self._keep_round(round_.ticket)
+            return round_
+
+        wal.swap = closing  # type: ignore[method-assign]
+        wal.lock = Watched(look)  # type: ignore[assignment]
+
+    def begin(self, broker: Broker) -> None:
+        """A broker has recovered: from here on what it holds is the truth."""
+        self.intents = Intents()
+        self.broker = broker
+        self.handed.clear()
+        self._seen.clear()
+        self.contents = {queue.log.id: self.content(queue) for queue in self._queues()}
+        self.names |= {queue.log.id: queue.name for queue in self._queues()}
+        self.durable |= set(self.contents)
+        self.dues_us = {
+            (log, offset): state.due_us
+            for log, content in self.contents.items()
+            for offset, (_, state) in content.items()
+        }
+        self.rounds.clear()
+        self.round_looks.clear()
+        self._keep_round(broker.store.safe_ticket)
+
+    def _keep_round(self, ticket: int) -> None:
+        self.rounds[ticket] = {log: dict(content) for log, content in self.contents.items()}
+        self.round_looks[ticket] = self.looks
+
+    def safe_look(self, safe_ticket: int) -> int:
+        """What appeared up to this look is durable."""
+        return max((look for ticket, look in self.round_looks.items() if ticket <= safe_ticket), default=-1)
+
+    # looking
+
+    def _queues(self) -> Iterator[Queue]:
+        assert self.broker is not None
+        yield from self.broker.vhosts["/"].queues.values()
+
+    def look(self) -> None:
+        """Explains what has changed since the last look."""
+        if self.broker is None:
+            return
+        self.looks += 1
+        removed: dict[Key, tuple[Kept, State]] = {}
+        added: dict[Key, Kept] = {}
+        queues = {queue.log.id: queue for queue in self._queues()}
+        for log in [log for log in self.contents if log not in queues]:
+            assert log in self.intents.deleted, f"queue {self.names[log]} is gone, and nobody deleted it"
+            del self.contents[log], self._seen[log]
+        for log, queue in queues.items():
+            seen = (queue.log.next, queue.cursor.journal.next)
+            if self._seen.get(log) == seen:
+                continue
+            self._seen[log] = seen
+            self.names[log] = queue.name
+            if queue.durable:
+                self.durable.add(log)
+            before, now = self.contents.get(log, {}), self.content(queue)
+            self.contents[log] = now
+            removed |= {(log, offset): before[offset] for offset in before if offset not in now}
+            added |= {(log, offset): now[offset][0] for offset in now if offset not in before}
+            for offset in before.keys() & now.keys():
+                self._check_kept((log, offset), before[offset], now[offset])
+        if removed or added:
+            self._explain(removed, added)
+
+    def content(self, queue: Queue) -> Content:
+        progress = queue.progress
+        delays = dict(progress.delays())
+        waiting = [*progress.ready_ranges(), *progress.delayed.ranges()]
+        found: Content = {}
+        for in_flight, ranges in ((False, waiting), (True, list(progress.in_flight.ranges()))):
+            for start, stop in ranges:
+                for offset in range(start, stop):
+                    state = State(in_flight, queue.cursor.delivery_count(offset), delays.get(offset, 0))
+                    found[offset] = (self._record(queue, offset), state)
+        return found
+
+    def _record(self, queue: Queue, offset: int) -> Kept:
+        key = queue.log.id, offset
+        if key not in self._records:
+            (record,) = queue.log.read([(offset, offset + 1)])
+            self._records[key] = kept_of(queue, record)
+        return self._records[key]
+
+    def forget_records(self) -> None:
+        """What is read from now on is read from the disk."""
+        self._records.clear()
+
+    def _check_kept(self, key: Key, before: tuple[Kept, State], now: tuple[Kept, State]) -> None:
+        """A message stays what it is; only a return counts, and it counts one.
+
+        What could not be sent on (the disk is full) goes back without that: nobody has seen it.
+        """
+        was, is_ = before[1], now[1]
+        returned = was.in_flight and not is_.in_flight
+        counted = is_.count - was.count
+        assert counted == returned or (self.disk_failed and returned and not counted), (
+            f"{now[0].lineage} was returned {was.count} times, now {is_}"
+        )
+        if is_.in_flight and not was.in_flight:
+            due_us = self.dues_us.pop(key, 0)
+            assert due_us <= self._clock(), f"{now[0].lineage} was handed out before its time"
+        if is_.due_us:
+            self.dues_us[key] = is_.due_us
+        if not is_.in_flight:
+            self.intents.acked.discard(key)
+            self.intents.rejected.discard(key)
+
+    # explaining
+
+    def _explain(self, removed: dict[Key, tuple[Kept, State]], added: dict[Key, Kept]) -> None:
+        self._check_groups(removed, added)
+        arrived = {(kept.queue, kept.lineage): kept for kept in added.values()}
+        assert len(arrived) == len(added), "a message came to a queue twice at once"
+        for key, (kept, state) in removed.items():
+            self._explain_removed(key, kept, state, arrived)
+        for kept in arrived.values():
+            self._explain_added(kept)
+        for kept in added.values():
+            self.appeared.setdefault(kept.lineage, self.looks)
+
+    def _explain_removed(
+        self, key: Key, kept: Kept, state: State, arrived: dict[tuple[str, Lineage], Kept]
+    ) -> None:
+        intents = self.intents
+        fetched = bool(intents.fetched[kept.queue]) and state.in_flight
+        self.handed[kept.queue, kept.lineage] += fetched
+        copied = any(lineage == kept.lineage for _, lineage in arrived)
+        if key in intents.acked and state.in_flight and not copied:
+            intents.acked.discard(key)
+            self.ends["acked"] += 1
+            return
+        if kept.queue in intents.purged and not state.in_flight:
+            self.ends["purged"] += 1
+            return
+        if intents.undone_after is not None and not state.in_flight:
+            assert self.appeared[kept.lineage] > intents.undone_after, f"{kept} was synced, and is undone"
+            self.ends["undone"] += 1
+            return
+        reasons = [reason for reason in REASONS if self._may_die(key, kept, state, reason)]
+        for reason in reasons:
+            if self._copies_arrived(kept, reason, arrived):
+                intents.rejected.discard(key)
+                self.ends[reason] += 1
+                return
+        assert fetched or not reasons, (
+            f"{kept} died ({' or '.join(reasons)}), and its copies are not where they belong"
+        )
+        assert fetched, f"{kept} left its queue for no reason: {state}"
+        self.ends["fetched"] += 1
+
+    def _may_die(self, key: Key, kept: Kept, state: State, reason: str) -> bool:
+        arguments = self._arguments(kept.queue)
+        if reason == "rejected":
+            late = arguments.consumer_timeout_ms and arguments.consumer_timeout_action == "dead-letter"
+            return state.in_flight and (key in self.intents.rejected or bool(late))
+        if reason == "expired":
+            times = [ms for ms in (kept.expiration_ms, arguments.message_ttl_ms) if ms is not None]
+            return bool(times) and kept.time_us + 1000 * min(times) <= self._clock()
+        if reason == "delivery_limit":
+            limit = arguments.delivery_limit
+            return limit is not None and state.count >= limit and state.in_flight
+        limited = arguments.max_length is not None or arguments.max_length_bytes is not None
+        return limited and arguments.overflow == "drop-head" and not state.in_flight
+
+    def _copies_arrived(self, kept: Kept, reason: str, arrived: dict[tuple[str, Lineage], Kept]) -> bool:
+        """Whether the dead letters are in all queues that they belong to; then they are explained."""
+        deaths = died(kept.deaths, kept.queue, reason)
+        targets = [target for target in self._targets(kept.queue) if not is_cycle(deaths, target, reason)]
+        copies = [(target, kept.lineage) for target in targets]
+        for copy in copies:
+            if copy not in arrived or arrived[copy].deaths != deaths or arrived[copy].body != kept.body:
+                return False
+            assert arrived[copy].expiration_ms is None, f"{arrived[copy]} still expires"
+            assert arrived[copy].persistent <= kept.persistent
+        for copy in copies:
+            del arrived[copy]
+        return True
+
+    def _targets(self, queue: str) -> list[str]:
+        arguments = self._arguments(queue)
+        there = {each.name for each in self._queues()}
+        if arguments.dead_letter_exchange == "":
+            return [key] if (key := arguments.dead_letter_routing_key) in there else []
+        return bound_to(self.broker, DEAD_FAN) if arguments.dead_letter_exchange == DEAD_FAN else []
+
+    def _explain_added(self, kept: Kept) -> None:
+        id_, origin = kept.lineage
+        published = (id_, origin) in self.intents.published
+        assert published, f"{kept} came from nowhere, or came twice"
+        self.intents.published.discard((id_, origin))
+        if kept.deaths:  # refused by its queue, which sends on what it refuses
+            assert self._arguments(origin).overflow == "reject-publish-dlx", f"{kept} came from nowhere"
+            assert kept.deaths == ((origin, "maxlen", 1),)
+            if len(self._targets(origin)) > 1:  # one change each, nothing was promised: it is nacked
+                self.intents.published.add((id_, origin))
+
+    def _check_groups(self, removed: dict[Key, tuple[Kept, State]], added: dict[Key, Kept]) -> None:
+        arrived = {(kept.lineage[0], kept.queue) for kept in added.values() if not kept.deaths}
+        for group in list(self.intents.groups):
+            gone = group.removed & removed.keys()
+            if group.added <= arrived and group.removed == gone:
+                self.intents.groups.remove(group)
+                continue
+            assert not group.added & arrived, (
+                f"a transaction is in pieces: {group.added - arrived} is missing"
+            )
+            # One that fails gives back what it would have settled, and what was returned too often goes.
+            failed = group.added or self.disk_failed
+            assert not gone or failed, f"a transaction is in pieces: of {group.removed} only {gone} went"
+
+    def _arguments(self, queue: str):  # type: ignore[no-untyped-def]
+        assert self.broker is not None
+        return self.broker.vhosts["/"].queues[queue].arguments
+
+
+def bound_to(broker: Broker | None, exchange: str) -> list[str]:
+    """The queues behind a fanout exchange."""
+    assert broker is not None
+    vhost = broker.vhosts["/"]
+    found = vhost.exchanges.get(exchange)
+    return [] if found is None else sorted(queue.name for queue in vhost.route(found, "", {}))
+
+
+def kept_of(queue: Queue, record: Record) -> Kept:
+    headers = headers_of(record.header)
+    told = headers.get("x-death")
+    deaths = tuple(
+        (str(each["queue"]), str(each["reason"]), int(each["count"]))  # type: ignore[index, call-overload]
+        for each in (told if isinstance(told, list) else ())
+    )
+    origin = str(headers.get("x-first-death-queue", queue.name))
+    own = peek(record.header).expiration
+    persistent = bool(record.flags & PERSISTENT)
+    id_ = record.body.split(b" ", 1)[0].decode()
+    expiration_ms = None if own is None else int(own)
+    return Kept(
+        (id_, origin),
+        queue.name,
+        deaths,
+        persistent,
+        record.time_us,
+        expiration_ms,
+        record.priority,
+        record.body,
+    )
+
+
+def died(deaths: Deaths, queue: str, reason: str) -> Deaths:
+    """`x-death` after one more."""
+    before = next((count for where, why, count in deaths if (where, why) == (queue, reason)), 0)
+    others = tuple(each for each in deaths if each[:2] != (queue, reason))
+    return ((queue, reason, before + 1), *others)
+
+
+def is_cycle(deaths: Deaths, target: str, reason: str) -> bool:
+    """Whether a dead letter would come back to a queue without anybody having rejected it since."""
+    if reason == "rejected":
+        return False
+    with suppress(StopIteration):
+        back = next(n for n, death in enumerate(deaths) if death[0] == target)
+        return all(why != "rejected" for _, why, _ in deaths[: back + 1])
+    return False

@@ -1,0 +1,367 @@
+"""Connections: handshake, errors that end them, heartbeats, back-pressure notices, graceful stop."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+from pamqp import commands, frame, heartbeat
+
+from leveret.server import socket as server_socket
+from leveret.testing.broker import Broker
+from leveret.testing.disk import Operation
+from tests.semantics.client import CAPABILITIES, Channel, Client, ClosedByBroker, Lost
+
+# the handshake
+
+
+def raw(broker: Broker) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", broker.port), timeout=10)
+
+
+@pytest.mark.parametrize(
+    "header", [b"AMQP\x00\x00\x09\x02", b"AMQP\x01\x01\x00\x0a", b"GET / HT", b"\x00" * 8]
+)
+def test_a_wrong_protocol_header_is_answered_with_the_right_one(broker: Broker, header: bytes) -> None:
+    with raw(broker) as client:
+        client.sendall(header)
+        answer = b""
+        with contextlib.suppress(ConnectionError):
+            while data := client.recv(100):
+                answer += data
+    assert answer == b"AMQP\x00\x00\x09\x01"
+
+
+def test_the_broker_says_what_it_is(connect: Callable[..., Client]) -> None:
+    client = connect()
+    properties = client.start.server_properties
+    assert properties["product"] == "Leveret"
+    assert properties["version"] == "3.10.8"
+    assert {"leveret_version", "platform", "information", "cluster_name"} <= properties.keys()
+    assert properties["capabilities"] == dict.fromkeys(
+        (
+            "publisher_confirms",
+            "exchange_exchange_bindings",
+            "basic.nack",
+            "consumer_cancel_notify",
+            "connection.blocked",
+            "consumer_priorities",
+            "authentication_failure_close",
+            "per_consumer_qos",
+            "direct_reply_to",
+        ),
+        True,
+    )
+    assert client.start.mechanisms.split() == ["PLAIN", "AMQPLAIN"]
+    assert client.start.locales == "en_US"
+    assert (client.tune.channel_max, client.tune.frame_max, client.tune.heartbeat) == (2047, 131_072, 60)
+
+
+def test_a_wrong_password_is_refused_in_words(connect: Callable[..., Client]) -> None:
+    with pytest.raises(ClosedByBroker) as error:
+        connect(password="wrong")
+    assert error.value.code == 403
+    assert error.value.text == (
+        "ACCESS_REFUSED - Login was refused using authentication mechanism PLAIN. For details see the broker "
+        "logfile."
+    )
+
+
+def test_a_client_that_would_not_understand_is_dropped(connect: Callable[..., Client]) -> None:
+    capabilities = {**CAPABILITIES, "authentication_failure_close": False}
+    with pytest.raises(Lost):
+        connect(password="wrong", capabilities=capabilities)
+
+
+def test_an_unknown_vhost_is_refused(connect: Callable[..., Client]) -> None:
+    with pytest.raises(ClosedByBroker) as error:
+        connect(vhost="nowhere")
+    assert (error.value.code, error.value.text) == (530, "NOT_ALLOWED - vhost nowhere not found")
+
+
+def test_guest_comes_from_loopback_only(broker: Broker) -> None:
+    def log_in(loopback: bool) -> list[bytes]:
+        connection = broker.server.broker.connect(peer="somewhere", loopback=loopback)
+        start_ok = commands.Connection.StartOk(
+            client_properties={"capabilities": CAPABILITIES}, mechanism="PLAIN", response="\0guest\0guest"
+        )
+        for data in (b"AMQP\x00\x00\x09\x01", frame.marshal(start_ok, 0)):
+            connection.receive(connection.scanner.feed(data))
+        out = connection.out[1:]
+        connection.lost()
+        return out
+
+    (tune,) = broker.call(lambda: log_in(True))
+    assert frame.unmarshal(tune)[2].name == "Connection.Tune"
+    (close,) = broker.call(lambda: log_in(False))
+    assert frame.unmarshal(close)[2].reply_code == 403
+
+
+def test_a_handshake_that_does_not_end_is_cut_off(monkeypatch: pytest.MonkeyPatch, broker: Broker) -> None:
+    assert server_socket.HANDSHAKE_S == 10
+    monkeypatch.setattr(server_socket, "HANDSHAKE_S", 0.05)
+    with raw(broker) as client:
+        client.sendall(b"AMQP\x00\x00\x09\x01")
+        with contextlib.suppress(ConnectionError):
+            while client.recv(1000):
+                pass
+    broker.wait_until(lambda: not broker.server.turns.sockets, "no socket is left")
+
+
+# errors that end a connection
+
+
+@pytest.mark.parametrize(
+    ("mistake", "code", "text"),
+    [
+        (
+            lambda client: client.channels[1].send(commands.Channel.Open()),
+            504,
+            "CHANNEL_ERROR - second 'channel.open' seen",
+        ),
+        (
+            lambda client: client.send(frame.marshal(commands.Basic.Ack(delivery_tag=1), 9)),
+            504,
+            "CHANNEL_ERROR - expected 'channel.open'",
+        ),
+        (
+            lambda client: client.channels[1].send(commands.Channel.Flow(active=False)),
+            540,
+            "NOT_IMPLEMENTED - active=false",
+        ),
+    ],
+)
+def test_a_protocol_error_ends_the_connection_and_requeues_what_it_held(
+    connect: Callable[..., Client], broker: Broker, mistake: Callable[[Client], None], code: int, text: str
+) -> None:
+    client = connect()
+    channel = client.channel()
+    channel.declare("q")
+    channel.publish("q", "a")
+    channel.get("q")
+    mistake(client)
+    error = channel.error()
+    assert (error.code, error.text) == (code, text)
+    assert broker.depth("q") == 1
+
+
+def test_a_channel_error_leaves_the_others_alone(channel: Channel) -> None:
+    other = channel.client.channel()
+    channel.send(commands.Queue.Declare(queue="missing", passive=True))
+    assert (channel.error().code, channel.error().text) == (
+        404,
+        "NOT_FOUND - no queue 'missing' in vhost '/'",
+    )
+    other.declare("q")
+    channel.client.channels.pop(channel.number)
+    assert other.count("q") == 0
+
+
+def test_one_channel_too_many(connect: Callable[..., Client]) -> None:
+    client = connect()
+    opens = b"".join(frame.marshal(commands.Channel.Open(), number) for number in range(1, 2049))
+    for number in range(1, 2049):
+        client.channels[number] = Channel(client, number)
+    client.send(opens)
+    client.read_until(lambda: client.closed)
+    assert client.closed is not None
+    assert client.closed.code == 530
+    assert client.closed.text == (
+        "NOT_ALLOWED - number of channels opened (2047) has reached the negotiated channel_max (2047)"
+    )
+
+
+# heartbeats, on the real clock
+
+
+def test_a_silent_peer_is_dropped_and_what_it_held_is_requeued(
+    connect: Callable[..., Client], open_channel: Callable[[], Channel], broker: Broker
+) -> None:
+    silent = connect(heartbeat_s=1).channel()
+    silent.declare("q")
+    silent.publish("q", "a")
+    silent.get("q")
+    began_s = time.monotonic()
+    silent.client.read_to_the_end()
+    print(f"noticed after {time.monotonic() - began_s:.2f} s of two intervals of 1 s")
+    assert silent.client.heartbeats >= 2, "the broker sent heartbeats meanwhile"
+    broker.wait_until_depth("q", 1)
+    got = open_channel().get("q")
+    assert (got.text, got.redelivered) == ("a", True)
+
+
+def test_a_peer_that_sends_heartbeats_is_alive(connect: Callable[..., Client]) -> None:
+    quiet = connect(heartbeat_s=1)
+    quiet.channel()
+    while quiet.heartbeats < 6:  # three intervals: a silent peer would be gone after two
+        before = quiet.heartbeats
+        quiet.read_until(lambda before=before: quiet.heartbeats > before)
+        quiet.send(frame.marshal(heartbeat.Heartbeat(), 0))
+    assert quiet.channel().quiet() == []
+
+
+def test_without_heartbeats_none_are_sent(connect: Callable[..., Client], broker: Broker) -> None:
+    client = connect(heartbeat_s=0)
+    client.channel()
+
+    def beating() -> bool:
+        return any(socket._heartbeat is not None for socket in broker.server.turns.sockets.values())  # type: ignore[attr-defined]
+
+    assert not broker.call(beating)
+
+
+# blocked
+
+
+def test_publishers_are_told_when_the_broker_is_short_of_something(
+    connect: Callable[..., Client], broker: Broker
+) -> None:
+    publisher, consumer, later = connect(), connect(), connect()
+    channel = publisher.channel()
+    channel.declare("q")
+    channel.publish("q", "a")
+    channel.quiet()
+    receiving = consumer.channel()
+    receiving.consume("q")
+    receiving.delivery()
+    broker.call(
+        lambda: (
+            broker.server.turns.begin(),
+            broker.server.broker.set_alarm("memory", on=True, source="test"),
+        )
+    )
+    assert publisher.own.next(commands.Connection.Blocked).method.reason == "low on memory"
+    publishing = later.channel()
+    publishing.publish("q", "b")
+    assert later.own.next(commands.Connection.Blocked).method.reason == "low on memory"
+    receiving.ack(1)
+    receiving.quiet()
+    assert not consumer.own.inbox, "consumers go on, and are not told"
+    channel.publish("q", "held back")
+    assert [each.text for each in receiving.quiet()] in ([], ["b"])
+    broker.call(
+        lambda: (
+            broker.server.turns.begin(),
+            broker.server.broker.set_alarm("memory", on=False, source="test"),
+        )
+    )
+    publisher.own.next(commands.Connection.Unblocked)
+    channel.quiet()
+    assert broker.call(lambda: broker.server.broker.counters.published) == 3
+
+
+def test_a_publisher_that_is_faster_than_the_disk_is_not_read_from(channel: Channel, broker: Broker) -> None:
+    channel.declare("q")
+    channel.confirm_select()
+    channel.publish_confirmed("q", "warm")
+    waiting, go = threading.Event(), threading.Event()
+
+    def before(operation: Operation) -> None:
+        if operation.kind == "sync":
+            waiting.set()
+            assert go.wait(60)
+
+    assert broker.disk is not None
+    broker.disk.before = before
+    with channel.client.together() as sent:
+        channel.publish("q", b"x" * 100_000)
+    (one,) = sent
+    count = 700
+    channel.client.socket.settimeout(60)
+    sending = threading.Thread(target=channel.client.socket.sendall, args=(one * (count - 1),))
+    sending.start()
+    try:
+        broker.wait_until(lambda: broker.server.turns.held_back, "publishers are held back")
+        unsynced = broker.call(lambda: broker.server.broker.store.unsynced_bytes)
+        taken = broker.depth("q")
+    finally:
+        broker.disk.before = None
+        go.set()
+    assert unsynced < 48 << 20
+    assert taken < count, "the rest of 70 MB has not been read"
+    assert channel.confirmed(count) == {"ack": count, "nack": 0}
+    sending.join(10)
+    assert broker.depth("q") == count + 1
+
+
+# the end
+
+
+def test_a_graceful_stop_says_goodbye(channel: Channel, broker: Broker) -> None:
+    stopping = threading.Thread(target=broker.stop)
+    stopping.start()
+    error = channel.error()
+    stopping.join(10)
+    assert (error.code, error.text) == (
+        320,
+        "CONNECTION_FORCED - broker forced connection closure with reason 'shutdown'",
+    )
+    channel.client.read_to_the_end()
+
+
+def test_a_graceful_stop_confirms_first_what_it_has_taken(channel: Channel, broker: Broker) -> None:
+    channel.declare("q")
+    channel.confirm_select()
+    channel.publish_confirmed("q", "warm")
+    waiting, go = threading.Event(), threading.Event()
+
+    def before(operation: Operation) -> None:
+        if operation.kind == "sync":
+            waiting.set()
+            assert go.wait(10)
+
+    assert broker.disk is not None
+    broker.disk.before = before
+    channel.publish("q", "a")
+    assert waiting.wait(10)
+    stopping = threading.Thread(target=broker.stop)
+    stopping.start()
+    broker.disk.before = None
+    go.set()
+    assert channel.confirmed(1) == {"ack": 1, "nack": 0}
+    assert channel.error().code == 320
+    stopping.join(10)
+    broker.start()
+    again = Client(broker.port).channel()
+    assert again.get_all("q") == ["warm", "a"]
+    again.client.close()
+
+
+def test_a_graceful_stop_keeps_persistent_messages_that_nobody_waited_for(
+    channel: Channel, open_channel: Callable[[], Channel], broker: Broker
+) -> None:
+    channel.declare("q")
+    channel.publish("q", "a")
+    channel.quiet()
+    broker.restart()
+    assert open_channel().get_all("q") == ["a"]
+
+
+def test_after_a_stop_nothing_listens(broker: Broker) -> None:
+    port = broker.port
+    broker.stop()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), timeout=1)
+    broker.start()
+
+
+def test_a_failed_sync_ends_the_broker(channel: Channel, broker: Broker, errors_expected: None) -> None:
+    channel.declare("q")
+    channel.confirm_select()
+    channel.publish_confirmed("q", "a")
+    broker.faults.failing_sync()
+    channel.publish("q", "b")
+    with contextlib.suppress(Lost):
+        channel.client.read_until(lambda: False)
+    assert not channel.inbox, "neither acked nor nacked"
+    assert broker.server.failure is not None
+
+
+def test_update_secret_is_answered(channel: Channel) -> None:
+    channel.client.own.call(
+        commands.Connection.UpdateSecret("new", "rotation"), commands.Connection.UpdateSecretOk
+    )
