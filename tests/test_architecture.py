@@ -56,7 +56,7 @@ class Source:
 
     @property
     def package(self) -> str:
-        """The layer this file belongs to; empty for ``leveret/__init__.py``. ``python -m leveret`` is the CLI."""
+        """The layer this file belongs to; empty for ``leveret/__init__.py``; ``__main__.py`` is the CLI's."""
         first = self.path.parts[0].removesuffix(".py")
         return {"__init__": "", "__main__": "cli"}.get(first, first)
 

@@ -3,8 +3,8 @@
 `BrokerHistory` drives the broker without sockets: clients (`broker_clients`) do what they like, the store is
 synced at random, also in the middle of a turn as another thread would, definitions are committed later than
 that or sooner, time passes, disks fill up; `broker_account` explains every change. Then the power goes, or
-the process is killed, and what comes back must be what one of the rounds since the last promise held: what was
-confirmed or committed is there or went for a reason, what was acked and synced stays away, transactions are
+the process is killed, and what comes back must be what one of the rounds since the last promise held: what
+was confirmed or committed is there or went for a reason, what was acked and synced stays away, transactions are
 whole, counts, delays and `redelivered` are kept. All follows from the seed: `BrokerHistory(7).run()`.
 """
 
