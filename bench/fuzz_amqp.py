@@ -37,7 +37,7 @@ with atheris.instrument_imports(include=["leveret.amqp", "leveret.broker"]):
         start_ok,
         tune_ok,
     )
-    from tests.properties.test_broker_input import LIMITS, READY, check_answers, check_that_nothing_is_left
+    from tests.properties.broker_input import LIMITS, READY, check_answers, check_that_nothing_is_left
 
 TUNED = tune_ok(channel_max=5, frame_max=8192)
 DEAD = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "p", "x-max-length": 3}

@@ -11,11 +11,13 @@ import shutil
 import socket
 import time
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from random import Random
 
 import pika
 import pytest
+from pika.adapters.blocking_connection import BlockingChannel
 from xxhash import xxh3_64_intdigest
 
 from leveret.storage.formats import HEADER_BYTES
@@ -43,14 +45,15 @@ def connect(server: Serving | Broker) -> pika.BlockingConnection:
     return pika.BlockingConnection(pika.URLParameters(server.url))
 
 
-def drain(channel: pika.adapters.blocking_connection.BlockingChannel, queue: str) -> Drained:
+def drain(channel: BlockingChannel, queue: str) -> Drained:
     found: Drained = {}
-    while True:
-        method, properties, body = channel.basic_get(queue, auto_ack=True)
-        if method is None:
-            return found
-        assert body.decode() not in found, f"{body!r} is in {queue} twice"
-        found[body.decode()] = (method.redelivered, properties.headers or {})
+    count = channel.queue_declare(queue, passive=True).method.message_count
+    if count:
+        for method, properties, body in islice(channel.consume(queue, auto_ack=True), count):
+            assert body.decode() not in found, f"{body!r} is in {queue} twice"
+            found[body.decode()] = (method.redelivered, properties.headers or {})
+        channel.cancel()
+    return found
 
 
 def check(directory: Path, ledger: Ledger) -> None:
@@ -115,9 +118,10 @@ def test_a_stop_tells_clients_and_leaves_everything_in_order(tmp_path: Path) -> 
         assert told.value.reply_text.startswith("CONNECTION_FORCED")
         assert server.process.wait(20) == 0
     with Serving(directory) as server:
-        channel = connect(server).channel()
-        method, _, body = channel.basic_get("q")
+        connection = connect(server)
+        method, _, body = connection.channel().basic_get("q")
         assert (body, method.redelivered) == (b"kept", False), "a clean stop knows what was delivered"
+        connection.close()
         assert server.terminate() == 0
         assert "Traceback" not in server.errors
 

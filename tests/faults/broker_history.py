@@ -4,8 +4,8 @@
 synced at random, also in the middle of a turn as another thread would, definitions are committed later than
 that or sooner, time passes, disks fill up; `broker_account` explains every change. Then the power goes, or
 the process is killed, and what comes back must be what one of the rounds since the last promise held: what
-was confirmed or committed is there or went for a reason, what was acked and synced stays away, transactions are
-whole, counts, delays and `redelivered` are kept. All follows from the seed: `BrokerHistory(7).run()`.
+was confirmed or committed is there or went for a reason, what was acked and synced stays away, transactions
+are whole, counts, delays and `redelivered` are kept. All follows from the seed: `BrokerHistory(7).run()`.
 """
 
 from __future__ import annotations
