@@ -99,8 +99,8 @@ def test_after_a_kill_everything_that_was_promised_is_so(tmp_path: Path) -> None
         check(copy, ledger)
         shutil.rmtree(copy)
     promised = ledger.confirmed, ledger.settled, ledger.buried, ledger.committed
-    assert min(map(len, promised)) > KILLS, "the clients had no time to do anything"
-    assert ledger.tries["again"] > KILLS
+    assert min(map(len, promised)) > 10, "the clients had no time to do anything"
+    assert ledger.tries["again"] > 10
 
 
 def test_a_stop_tells_clients_and_leaves_everything_in_order(tmp_path: Path) -> None:

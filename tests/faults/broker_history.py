@@ -95,8 +95,6 @@ class BrokerHistory:
         self.store: Store | None = None
         self._noise = 0.0
         self._reports: list[WriteFailed | None] = []
-        self._poisoned: StorePoisoned | None = None
-        """A sync failed: the broker goes down at the end of the turn."""
 
     def run(self) -> None:
         for _ in range(self.lives):
@@ -110,7 +108,6 @@ class BrokerHistory:
         """Starts the broker over what the disk holds, and checks that."""
         self.account.broker, self.account.disk_failed, self._noise = None, False, 0.0
         self._reports.clear()
-        self._poisoned = None
         self.account.forget_records()
         store = Store(self.disk, clock=self.now, entropy=lambda: self.random.getrandbits(64), options=SMALL)
         self.account.watch(store, self.look)
@@ -202,8 +199,7 @@ class BrokerHistory:
 
     def turn(self) -> None:
         """Everything that was fed takes effect, and clients read what they are sent."""
-        if self._poisoned:
-            raise self._poisoned
+        self._go_down_if_poisoned()
         for error in self._reports:
             if error is None:
                 self.broker.synced()
@@ -214,12 +210,17 @@ class BrokerHistory:
             pass
         self.account.look()
         assert self.store is not None
-        if self._poisoned:
-            raise self._poisoned
+        self._go_down_if_poisoned()
         self.clients.read(
             safe_look=self.account.safe_look(self.store.safe_ticket), disk_fails=self.account.disk_failed
         )
         self.check_held()
+
+    def _go_down_if_poisoned(self) -> None:
+        """A sync failed: that is the end of a broker, as soon as it notices."""
+        stopped = self.broker.store._wal.stopped
+        if isinstance(stopped, StorePoisoned):
+            raise stopped.with_traceback(None)
 
     def _undo(self, error: WriteFailed) -> None:
         assert self.store is not None
@@ -243,8 +244,8 @@ class BrokerHistory:
             write()
         except WriteFailed as error:
             self._reports.append(error)
-        except StorePoisoned as error:
-            self._poisoned = error
+        except StorePoisoned:
+            return  # the turn ends the broker
         else:
             self._reports.append(None)
 

@@ -29,7 +29,7 @@ def settle(channel: Channel, event: Settlement) -> None:
     while True:
         if event.multiple and event.first in channel.lapsed:
             taken, unknown = channel.unacked.take_below(event.first), None
-            channel.lapsed.remove(1, event.first + 1)
+            _forget_lapsed(channel, 1, event.first + 1)
         elif event.multiple:
             taken, unknown = channel.unacked.take_through(event.first)
         else:
@@ -42,10 +42,16 @@ def settle(channel: Channel, event: Settlement) -> None:
             return
         if unknown not in channel.lapsed:
             raise PreconditionFailed(f"unknown delivery tag {unknown}")
-        channel.lapsed.remove(unknown, unknown + 1)
+        _forget_lapsed(channel, unknown, unknown + 1)
         if unknown == event.last:
             return
         event = event._replace(first=unknown + 1)
+
+
+def _forget_lapsed(channel: Channel, start: int, stop: int) -> None:
+    """A late settlement is forgiven once; in a transaction it may be rolled back and come again."""
+    if channel.transaction is None:
+        channel.lapsed.remove(start, stop)
 
 
 def apply(channel: Channel, taken: Iterable[Run[Consumer]], event: Settlement) -> None:

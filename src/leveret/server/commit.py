@@ -18,17 +18,22 @@ _RETRY_S = 0.25
 
 
 class Committer:
-    """`committer.request()`: a sync happens soon; `done` is called on its thread with what came of it."""
+    """`committer.request()`: a sync happens soon; `done` is called on its thread with what came of it.
+
+    A checkpoint that fails costs nobody a confirm: the write-ahead log has it all. `checkpointed` is told.
+    """
 
     def __init__(
         self,
         store: Store,
         *,
         done: Callable[[WriteFailed | None], None],
+        checkpointed: Callable[[WriteFailed | None], None],
         fatal: Callable[[BaseException], None],
     ) -> None:
         self._store = store
         self._done = done
+        self._checkpointed = checkpointed
         self._fatal = fatal
         self._wanted = threading.Event()
         self._checkpoint_wanted = threading.Event()
@@ -83,9 +88,11 @@ class Committer:
             try:
                 self._store.checkpoint()
             except WriteFailed as error:
-                self._done(error)
+                self._checkpointed(error)
+                self._closing.wait(_RETRY_S)
+                self._checkpoint_wanted.set()
             except StorageError as error:
                 self._fatal(error)
                 return
             else:
-                self._done(None)
+                self._checkpointed(None)

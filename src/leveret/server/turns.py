@@ -54,7 +54,9 @@ class Turns:
         """Called after every turn: what they look at does not change until they return."""
         self._unsynced_bytes_max = unsynced_bytes_max
         self._memory_bytes_max = memory_bytes_max
-        self._committer = Committer(broker.store, done=self._done, fatal=self.report)
+        self._committer = Committer(
+            broker.store, done=self._done, checkpointed=self._checkpoint_done, fatal=self.report
+        )
         self._fatal = fatal
         self._scheduled = False
         self._abandoned = False
@@ -139,6 +141,16 @@ class Turns:
     def _call(self, callback: Callable[..., None], *arguments: object) -> None:
         with suppress(RuntimeError):  # the loop is closed: nobody is there to hear it
             self.loop.call_soon_threadsafe(callback, *arguments)
+
+    def _checkpoint_done(self, error: WriteFailed | None) -> None:
+        self._call(self._checkpointed, error)
+
+    def _checkpointed(self, error: WriteFailed | None) -> None:
+        """Memory is written to the files, or can't be at present: then publishers wait."""
+        if not self._abandoned:
+            self.begin()
+            self.broker.synced()
+            self.broker.set_alarm("disk", on=error is not None, source="checkpoints")
 
     def _synced(self, error: WriteFailed | None) -> None:
         if self._abandoned:

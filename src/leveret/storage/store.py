@@ -93,7 +93,8 @@ class Store:
             self._checkpointer = Checkpointer(
                 files, self._wal, recovered.checkpoint, snapshot_bytes=options.snapshot_bytes, clock=clock
             )
-            self._wal.begin(recovered.ticket)
+            # Above all tickets under which a round may have been tried and given up.
+            self._wal.begin(recovered.ticket + (LOST_AHEAD if recovered.damaged else 0))
             self._load(recovered)
             self._begin(recovered)
         except BaseException as error:

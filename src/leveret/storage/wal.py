@@ -334,10 +334,11 @@ class Wal:
         """Starts collecting: tickets go on above `after`.
 
         The files that were found will be used again, and the process that made them may have been killed
-        before their names were durable.
+        before their names, or what it wrote last, were durable. What recovery has seen must stay: an older
+        version of a sector would bring back a round that was tried and given up.
         """
         if self._full_files:
-            sync_all(self._files, ["", DIRECTORY])
+            sync_all(self._files, ["", DIRECTORY, *(each.path for each in self._full_files)])
         self.synced = after
         self._round = Round(after + 1, {})
 
