@@ -50,6 +50,8 @@ class Channel:
         """Tags whose deadline passed and that were taken back: settling them late is no error."""
         self.consumers: dict[str, Consumer] = {}
         self.getters: dict[Queue, Consumer] = {}
+        self.watched: dict[Consumer, None] = {}
+        """Consumers with a timer for their oldest delivery."""
         self.next_tag = 1
         self.prefetch = 0
         """Shared by its consumers; 0 for no limit."""
@@ -78,8 +80,10 @@ class Channel:
 
     @property
     def can_deliver(self) -> bool:
-        connection = self.connection
-        return not self.closed and connection.writable and connection.out_bytes < DELIVER_BYTES_MAX
+        """Not behind a reply that waits: a delivery must not overtake the consume-ok."""
+        if self.closed or self._replies:
+            return False
+        return self.connection.writable and self.connection.out_bytes < DELIVER_BYTES_MAX
 
     @property
     def room(self) -> int:
@@ -103,8 +107,11 @@ class Channel:
     def release(self) -> None:
         """Sends the replies and confirms that have become safe."""
         safe, defined = self.broker.store.safe_ticket, self.broker.defined
+        waited = bool(self._replies)
         while self._replies and self._replies[0][0] <= defined and self._replies[0][1] <= safe:
             self.connection.send(self._replies.popleft()[2])
+        if waited and not self._replies:
+            self.wake_consumers()
         if self.confirms is not None and not self.closed:
             for data in self.confirms.release(safe):
                 self.connection.send(data)
@@ -185,6 +192,12 @@ class Channel:
 
     # consumers
 
+    def wake_consumers(self) -> None:
+        """There may be room for deliveries again, from the next turn on."""
+        for consumer in self.consumers.values():
+            if consumer is not self.reply_consumer:
+                self.broker.wake_later(consumer.queue)
+
     def cancel(self, consumer: Consumer) -> None:
         """The client cancels: what is in flight stays in flight."""
         self.consumers.pop(consumer.tag, None)
@@ -216,6 +229,7 @@ class Channel:
             return
         self.closed = True
         self.broker.forget_channel(self)
+        deadlines.forget(self)
         for consumer in list(self.consumers.values()):
             self.cancel(consumer)
         if self.transaction is not None:

@@ -76,6 +76,8 @@ class Connection:
         """Channels that we have closed and whose close-ok has not come."""
         self._crossed: set[int] = set()
         """Channels that both sides closed at once: a close-ok is still to come."""
+        self.unread_reply_bytes = 0
+        """Direct replies that were sent while the peer did not read."""
         self.publishes = False
         """Whether it has published: such connections are held back when the broker is short of something."""
         self.routes: dict[bytes, Route] = {}
@@ -138,9 +140,7 @@ class Connection:
     def wake_consumers(self) -> None:
         """There may be room for deliveries again, from the next turn on."""
         for channel in self.channels.values():
-            for consumer in channel.consumers.values():
-                if consumer is not channel.reply_consumer:
-                    self.broker.wake_later(consumer.queue)
+            channel.wake_consumers()
 
     def send_method(self, channel: int, method: Method) -> None:
         self.send(methods.frame(channel, method))

@@ -35,7 +35,6 @@ class Consumer:
         "tag",
         "tag_bytes",
         "timeout_us",
-        "watched",
     )
 
     def __init__(
@@ -64,8 +63,6 @@ class Consumer:
         """Of its queue's consumers it was the so-and-so-many-th."""
         self.blocked = False
         """It was passed over for want of credit: when it has some again, it joins the end of the line."""
-        self.watched = False
-        """Whether a timer is set for its oldest delivery."""
         self.outstanding = 0
         self.label = channel.label(tag)
         """For the journal: who took a message."""

@@ -21,6 +21,7 @@ from leveret.broker.work import Work
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
+    from leveret.broker.channel import Channel
     from leveret.broker.consumer import Consumer
     from leveret.broker.queue import Queue
 
@@ -35,24 +36,31 @@ def timeout_us(broker: Broker, queue: Queue, own_ms: int | None) -> int:
 
 def watch(consumer: Consumer) -> None:
     """Deliveries were made: sets the timer, if there is none yet."""
-    if consumer.timeout_us and not consumer.watched:
-        consumer.watched = True
-        due_us = consumer.channel.broker.turn_us + consumer.timeout_us
-        consumer.channel.broker.timers.set((consumer, "deadline"), due_us, lambda: _look(consumer))
+    if consumer.timeout_us and consumer not in consumer.channel.watched:
+        _set_timer(consumer, consumer.channel.broker.turn_us + consumer.timeout_us)
+
+
+def forget(channel: Channel) -> None:
+    """The channel is closed: nobody waits for what was sent on it."""
+    for consumer in channel.watched:
+        channel.broker.timers.cancel((consumer, "deadline"))
+    channel.watched.clear()
+
+
+def _set_timer(consumer: Consumer, due_us: int) -> None:
+    consumer.channel.watched[consumer] = None
+    consumer.channel.broker.timers.set((consumer, "deadline"), due_us, lambda: _look(consumer))
 
 
 def _look(consumer: Consumer) -> None:
     """The oldest delivery may be late: acts on all that are, and sets the timer for the next."""
     channel, broker = consumer.channel, consumer.channel.broker
-    consumer.watched = False
-    if channel.closed:
-        return
+    channel.watched.pop(consumer, None)
     now_us = broker.now_us()
     while (oldest := channel.unacked.oldest(consumer)) is not None:
         due_us = oldest.since_us + consumer.timeout_us
         if due_us > now_us:
-            consumer.watched = True
-            broker.timers.set((consumer, "deadline"), due_us, lambda: _look(consumer))
+            _set_timer(consumer, due_us)
             return
         if not _act(consumer, oldest):
             return

@@ -44,7 +44,8 @@ def drop_expired(queue: Queue, *, before_us: int) -> None:
         if not records:
             queue.broker.timers.cancel((queue, "expiry"))
             if not queue.progress.ready:
-                queue.may_expire = queue.arguments.message_ttl_ms is not None or bool(queue.unacked)
+                elsewhere = bool(queue.unacked or queue.delayed)
+                queue.may_expire = queue.arguments.message_ttl_ms is not None or elsewhere
             return
         expired = []
         for record in records:

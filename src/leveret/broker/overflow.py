@@ -1,7 +1,8 @@
 """Length limits: `x-max-length`, `x-max-length-bytes`, and what `x-overflow` does when they are reached.
 
-Only ready messages count. With drop-head the oldest go (to the dead letters, reason maxlen) once deliveries
-have had their chance; with reject-publish new ones are refused, which the channel turns into a nack.
+Only ready messages count; of bytes, also what is delayed, because it takes as much room. With drop-head the
+oldest go (to the dead letters, reason maxlen) once deliveries have had their chance; with reject-publish new
+ones are refused, which the channel turns into a nack.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def has_room(queue: Queue, messages: Sequence[Message]) -> bool:
     limit, limit_bytes = queue.arguments.max_length, queue.arguments.max_length_bytes
     if limit is not None and queue.ready + len(messages) > limit:
         return False
-    size = queue.ready_bytes + sum(len(message.body) for message in messages)
+    size = queue.waiting_bytes + sum(len(message.body) for message in messages)
     return limit_bytes is None or size <= limit_bytes
 
 
@@ -69,10 +70,10 @@ def body_bytes(queue: Queue, ranges: Sequence[Range]) -> int:
     return sum(len(record.body) for record in queue.log.read(ranges))
 
 
-def count_ready_bytes(queue: Queue) -> int:
-    """After a restart: reads what is ready, a piece at a time."""
+def count_waiting_bytes(queue: Queue) -> int:
+    """After a restart: reads what is ready or delayed, a piece at a time."""
     total = 0
-    for start, stop in queue.progress.ready_ranges():
+    for start, stop in (*queue.progress.ready_ranges(), *queue.progress.delayed.ranges()):
         for piece in range(start, stop, _AT_ONCE):
             total += body_bytes(queue, [(piece, min(stop, piece + _AT_ONCE))])
     return total
@@ -84,14 +85,14 @@ def _room(queue: Queue, message: Message) -> int:
     room = max(0, limit - queue.ready) if limit is not None else _AT_ONCE
     if limit_bytes is None:
         return room
-    return min(room, int(queue.ready_bytes + len(message.body) <= limit_bytes))
+    return min(room, int(queue.waiting_bytes + len(message.body) <= limit_bytes))
 
 
 def _over(queue: Queue) -> list[Range]:
     """What must go from the head, at most some at once."""
     limit, limit_bytes = queue.arguments.max_length, queue.arguments.max_length_bytes
     count = queue.ready - limit if limit is not None else 0
-    if count <= 0 and not (limit_bytes is not None and queue.ready_bytes > limit_bytes and queue.ready):
+    if count <= 0 and not (limit_bytes is not None and queue.waiting_bytes > limit_bytes and queue.ready):
         return []
     count = min(max(count, 1), _AT_ONCE)
     found: list[Range] = []

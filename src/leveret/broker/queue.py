@@ -17,7 +17,7 @@ from leveret.amqp.errors import ResourceLocked
 from leveret.amqp.tables import Value
 from leveret.broker import deadletters, expiry, overflow
 from leveret.broker.arguments import QueueArguments
-from leveret.broker.consumer import Consumer, Consumers
+from leveret.broker.consumer import UNLIMITED, Consumer, Consumers
 from leveret.broker.deaths import Reason
 from leveret.broker.work import Work
 from leveret.storage.cursor import Cursor
@@ -76,10 +76,12 @@ class Queue:
         self.deleted = False
         self.defined = 0
         """The number of the definition change that must be committed before anything in it counts as safe."""
-        self.may_expire = arguments.message_ttl_ms is not None or self.progress.ready > 0
+        self.may_expire = arguments.message_ttl_ms is not None or bool(self.ready or self.delayed)
         self.limited = arguments.max_length is not None or arguments.max_length_bytes is not None
-        self.ready_bytes = overflow.count_ready_bytes(self) if arguments.max_length_bytes is not None else 0
-        """Of the bodies that are ready; kept only where `x-max-length-bytes` needs it."""
+        self.waiting_bytes = (
+            overflow.count_waiting_bytes(self) if arguments.max_length_bytes is not None else 0
+        )
+        """Of the bodies that are ready or delayed; kept only where `x-max-length-bytes` needs it."""
         self._batch = 1
         """How many to take at once: more while they are small."""
         expiry.restart_disuse(self)
@@ -132,7 +134,7 @@ class Queue:
         if not self.may_expire:
             self.may_expire = any(message.flags & EXPIRES for message in messages)
         if self.arguments.max_length_bytes is not None:
-            self.ready_bytes += sum(len(message.body) for message in messages)
+            self.waiting_bytes += sum(len(message.body) for message in messages)
         self.wake()
 
     def counted_bytes(self, ranges: Sequence[Range]) -> int:
@@ -201,7 +203,7 @@ class Queue:
         if len(records) < taken:
             self._write_off(ranges, records)
         if self.arguments.max_length_bytes is not None:
-            self.ready_bytes -= sum(len(record.body) for record in records)
+            self.waiting_bytes -= sum(len(record.body) for record in records)
         if self.may_expire:
             records = expiry.bury_expired(self, records, before_us=self.broker.turn_us)
         if self.arguments.delivery_limit is not None and self.progress.counts:
@@ -303,7 +305,7 @@ class Queue:
         ranges = [*self.progress.ready_ranges(), *self.progress.delayed.ranges()]
         if ranges:
             self.cursor.drop(ranges, Outcome.PURGED)
-        self.ready_bytes = 0
+        self.waiting_bytes = 0
         return sum(stop - start for start, stop in ranges)
 
     def add_consumer(self, consumer: Consumer) -> None:
@@ -326,6 +328,8 @@ def _shared_credit(chosen: Sequence[tuple[Consumer, int]]) -> int:
     """How many messages they may be sent together: consumers of a channel may share a limit."""
     by_channel: dict[Channel, int] = {}
     for consumer, credit in chosen:
+        if consumer.no_ack:
+            return UNLIMITED
         by_channel[consumer.channel] = by_channel.get(consumer.channel, 0) + credit
     return sum(min(credit, channel.room) for channel, credit in by_channel.items())
 
@@ -344,9 +348,10 @@ def _shares(
     singles: list[tuple[Consumer, list[Record]]] = []
     for record in records:
         consumer, credit = turns.popleft()
-        while not room[consumer.channel]:
+        while not (consumer.no_ack or room[consumer.channel]):
             consumer, credit = turns.popleft()
-        room[consumer.channel] -= 1
+        if not consumer.no_ack:
+            room[consumer.channel] -= 1
         if whole:
             share = shares.pop(consumer, [])
             share.append(record)

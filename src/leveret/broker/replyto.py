@@ -16,9 +16,11 @@ from leveret.amqp.errors import PreconditionFailed
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
     from leveret.broker.channel import Channel
+    from leveret.broker.connection import Connection
 
 NAME: Final = "amq.rabbitmq.reply-to"
 NAME_BYTES: Final = NAME.encode()
+_UNREAD_BYTES_MAX: Final = 64 << 20
 
 
 def is_reply_key(key: str) -> bool:
@@ -45,7 +47,7 @@ def exists(broker: Broker, key: str) -> bool:
 def send(broker: Broker, key: str, exchange: bytes, header: bytes, body: bytes) -> None:
     """Delivers an answer, if somebody waits for it."""
     channel = _find(broker, key)
-    if channel is None or channel.reply_consumer is None or not channel.can_deliver:
+    if channel is None or channel.reply_consumer is None or not _has_room(channel.connection, len(body)):
         return
     tag = channel.next_tag
     channel.next_tag += 1
@@ -62,6 +64,15 @@ def send(broker: Broker, key: str, exchange: bytes, header: bytes, body: bytes) 
             frame_max=channel.connection.frame_max,
         )
     )
+
+
+def _has_room(connection: Connection, size_bytes: int) -> bool:
+    """Whether a peer that does not read its answers may be sent one more."""
+    if connection.writable:
+        connection.unread_reply_bytes = 0
+    else:
+        connection.unread_reply_bytes += size_bytes
+    return connection.unread_reply_bytes <= _UNREAD_BYTES_MAX
 
 
 def _find(broker: Broker, key: str) -> Channel | None:

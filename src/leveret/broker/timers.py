@@ -40,12 +40,11 @@ class Timers:
         number = next(self._numbers)
         self._set[key] = (due_us, number, action)
         heappush(self._heap, (due_us, number, key))
-        if len(self._heap) > 2 * len(self._set) + _STALE_MAX:
-            self._heap = [(due_us, number, key) for key, (due_us, number, _) in self._set.items()]
-            heapify(self._heap)
+        self._throw_out()
 
     def cancel(self, key: Hashable) -> None:
         self._set.pop(key, None)
+        self._throw_out()
 
     def run(self, now_us: int) -> None:
         """Does everything that is due; what that sets anew for a time already past comes next time."""
@@ -57,6 +56,11 @@ class Timers:
                 due.append(self._set.pop(entry[2])[2])
         for action in due:
             action()
+
+    def _throw_out(self) -> None:
+        if len(self._heap) > 2 * len(self._set) + _STALE_MAX:
+            self._heap = [(due_us, number, key) for key, (due_us, number, _) in self._set.items()]
+            heapify(self._heap)
 
     def _is_stale(self, entry: tuple[int, int, Hashable]) -> bool:
         known = self._set.get(entry[2])

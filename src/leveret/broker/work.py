@@ -71,9 +71,9 @@ class Work:
             self._transaction.append(queue.log, messages)
         ticket = self._transaction.commit()
         for queue, size_bytes in self._dropped.items():
-            queue.ready_bytes -= size_bytes
+            queue.waiting_bytes -= size_bytes
         for queue, size_bytes in self._returned.items():
-            queue.ready_bytes += size_bytes
+            queue.waiting_bytes += size_bytes
             if queue.limited:  # what comes back may be too much; nobody is served before that is seen
                 overflow.trim(queue)
             queue.wake()
