@@ -49,6 +49,8 @@ class Channel:
         self.lapsed = OffsetSet()
         """Tags whose deadline passed and that were taken back: settling them late is no error."""
         self.consumers: dict[str, Consumer] = {}
+        self.unannounced: dict[Consumer, None] = {}
+        """Consumers whose consume-ok waits behind another reply: no delivery may overtake it."""
         self.getters: dict[Queue, Consumer] = {}
         self.watched: dict[Consumer, None] = {}
         """Consumers with a timer for their oldest delivery."""
@@ -80,10 +82,8 @@ class Channel:
 
     @property
     def can_deliver(self) -> bool:
-        """Not behind a reply that waits: a delivery must not overtake the consume-ok."""
-        if self.closed or self._replies:
-            return False
-        return self.connection.writable and self.connection.out_bytes < DELIVER_BYTES_MAX
+        connection = self.connection
+        return not self.closed and connection.writable and connection.out_bytes < DELIVER_BYTES_MAX
 
     @property
     def room(self) -> int:
@@ -111,6 +111,7 @@ class Channel:
         while self._replies and self._replies[0][0] <= defined and self._replies[0][1] <= safe:
             self.connection.send(self._replies.popleft()[2])
         if waited and not self._replies:
+            self.unannounced.clear()
             self.wake_consumers()
         if self.confirms is not None and not self.closed:
             for data in self.confirms.release(safe):
@@ -191,6 +192,11 @@ class Channel:
                 consumer.queue.wake()
 
     # consumers
+
+    def add_consumer(self, consumer: Consumer) -> None:
+        self.consumers[consumer.tag] = consumer
+        if self._replies:
+            self.unannounced[consumer] = None
 
     def wake_consumers(self) -> None:
         """There may be room for deliveries again, from the next turn on."""

@@ -75,7 +75,7 @@ class Consumer:
     def credit(self) -> int:
         """How many messages it may be sent now."""
         channel = self.channel
-        if not channel.can_deliver:
+        if not channel.can_deliver or self in channel.unannounced:
             return 0
         if self.no_ack:
             return UNLIMITED

@@ -116,6 +116,7 @@ class Server:
         except BaseException:
             store.close()
             raise
+        self._port = int(self._listener.sockets[0].getsockname()[1])
         self.turns.start()
         if self._measure is not None:
             self._alarms = Alarms(self.turns, self._measure)
@@ -123,9 +124,8 @@ class Server:
 
     @property
     def port(self) -> int:
-        """Where it listens; the one that was free if 0 was asked for."""
-        assert self._listener is not None
-        return int(self._listener.sockets[0].getsockname()[1])
+        """Where it listens, or did; the one that was free if 0 was asked for."""
+        return self._port
 
     @property
     def url(self) -> str:

@@ -147,6 +147,7 @@ class AmqpSocket(asyncio.Protocol):
         if self._held or self._choked:
             self._transport.pause_reading()
         else:
+            self._received_s = self._loop.time()  # it could not have been heard until now
             self._transport.resume_reading()
 
     # deadlines
@@ -177,7 +178,7 @@ class AmqpSocket(asyncio.Protocol):
         """Twice per interval: is the peer alive, and does it know that we are?"""
         interval_s = self.connection.heartbeat_s
         now_s = self._loop.time()
-        if now_s - self._received_s >= 2 * interval_s and not self._held:
+        if now_s - self._received_s >= 2 * interval_s and not (self._held or self._choked):
             self._transport.abort()
             return
         if now_s - self._sent_s >= interval_s / 2 and not self._transport.is_closing():

@@ -123,9 +123,10 @@ class Turns:
     def _sync(self) -> None:
         if self._syncing:
             return
+        store = self.broker.store
         if self.broker.wants_sync:
             self._request_sync()
-        elif self._lazy is None and self.broker.store.unsynced_bytes:
+        elif self._lazy is None and (store.unsynced_bytes or store.checkpoint_due):
             self._lazy = self.loop.call_later(_LAZY_SYNC_S, self._request_sync)
 
     def _request_sync(self) -> None:

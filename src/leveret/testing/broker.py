@@ -134,7 +134,8 @@ class Broker:
         self._port = self.port
         if self.clock is not None:
             self.clock.ignore(self._tick)
-        self.run(self.server.abandon())
+        if not self.server.ended.is_set():
+            self.run(self.server.abandon())
         self._thread.join(WAIT_S)
         self._thread = None
         self._definitions.close()
@@ -206,7 +207,7 @@ class Broker:
         self, queue: str, count: int, *, vhost: str = "/", timeout_s: float = WAIT_S
     ) -> None:
         self.wait_until(
-            lambda: self._queue(queue, vhost).ready == count,
+            lambda: self._holds(queue, vhost, lambda found: found.ready == count),
             f"queue '{queue}' has {count} messages ready",
             timeout_s=timeout_s,
         )
@@ -215,7 +216,7 @@ class Broker:
         self, queue: str, count: int, *, vhost: str = "/", timeout_s: float = WAIT_S
     ) -> None:
         self.wait_until(
-            lambda: self._queue(queue, vhost).unacked == count,
+            lambda: self._holds(queue, vhost, lambda found: found.unacked == count),
             f"queue '{queue}' has {count} messages unacked",
             timeout_s=timeout_s,
         )
@@ -235,15 +236,15 @@ class Broker:
         def look() -> None:
             if not happened.is_set() and holds():
                 happened.set()
-                turns.watchers.remove(look)
 
         def begin() -> None:
-            turns.watchers.append(look)
             look()
+            turns.watchers.append(look)
 
         self.call(begin)
-        if not happened.wait(timeout_s):
-            self.call(lambda: turns.watchers.remove(look) if look in turns.watchers else None)
+        came = happened.wait(timeout_s)
+        self.call(lambda: turns.watchers.remove(look))
+        if not came:
             raise TimeoutError(f"after {timeout_s} s it is not so that {what}")
 
     async def until(self, holds: Callable[[], bool], what: str, *, timeout_s: float = WAIT_S) -> None:
@@ -255,8 +256,8 @@ class Broker:
             if holds():
                 happened.set()
 
-        turns.watchers.append(look)
         look()
+        turns.watchers.append(look)
         try:
             await asyncio.wait_for(happened.wait(), timeout_s)
         except TimeoutError:
@@ -273,6 +274,11 @@ class Broker:
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Runs a coroutine on the broker's loop, from another thread."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(WAIT_S)
+
+    def _holds(self, name: str, vhost: str, holds: Callable[[Queue], bool]) -> bool:
+        """False for a queue that does not exist yet."""
+        found = self.server.broker.vhosts[vhost].queues.get(name)
+        return found is not None and holds(found)
 
     def _queue(self, name: str, vhost: str) -> Queue:
         return self.server.broker.vhosts[vhost].queue(name)

@@ -24,6 +24,7 @@ from leveret.storage.records import Message, Record
 from leveret.testing.disk import Operation
 
 if TYPE_CHECKING:
+    from leveret.broker.queue import Queue
     from leveret.server.turns import Turns
     from leveret.testing.broker import Broker
 
@@ -39,6 +40,7 @@ class Faults:
         self.acks_until_drop = 0
         self.confirms_to_withhold = 0
         self.confirms_to_nack = 0
+        self._duplicates: dict[Queue, int] = {}
 
     def drop_connection_at_ack(self, n: int = 1) -> None:
         """The connection that sends the n-th ack from now on is dropped, before that ack takes effect."""
@@ -54,25 +56,26 @@ class Faults:
 
     def duplicate_delivery(self, queue: str, n: int = 1, *, vhost: str = "/") -> None:
         """The next n messages that are delivered from the queue are in it once more, at its end."""
-        found = self._broker.server.broker.vhosts[vhost].queue(queue)
-        original = found.take
-        left = n
+        self._broker.call(lambda: self._duplicate(self._broker.server.broker.vhosts[vhost].queue(queue), n))
+
+    def _duplicate(self, queue: Queue, n: int) -> None:
+        if queue in self._duplicates:
+            self._duplicates[queue] += n
+            return
+        self._duplicates[queue] = n
+        original = queue.take
 
         def take(count: int, *, who: bytes) -> tuple[int, list[Record]]:
-            nonlocal left
             taken, records = original(count, who=who)
-            copied = records[:left]
-            left -= len(copied)
+            copied = records[: self._duplicates[queue]]
+            self._duplicates[queue] -= len(copied)
             if copied:
-                found.append([Message(*record[2:]) for record in copied])
-            if not left:
-                del found.take
+                queue.append([Message(*record[2:]) for record in copied])
+            if not self._duplicates[queue]:
+                del self._duplicates[queue], queue.take
             return taken, records
 
-        def install() -> None:
-            found.take = take  # type: ignore[method-assign]
-
-        self._broker.call(install)
+        queue.take = take  # type: ignore[method-assign]
 
     # the disk of an in-memory broker
 

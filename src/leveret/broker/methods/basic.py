@@ -83,7 +83,7 @@ def consume(channel: Channel, method: spec.Basic.Consume) -> None:
         timeout_us=deadlines.timeout_us(channel.broker, queue, timeout_ms),
     )
     queue.add_consumer(consumer)
-    channel.consumers[tag] = consumer
+    channel.add_consumer(consumer)
     if not method.nowait:
         channel.reply(make(spec.Basic.ConsumeOk, consumer_tag=tag))
 
