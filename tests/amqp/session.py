@@ -253,7 +253,7 @@ class Core:
         """What connections have left behind, though all are gone; nothing, it is to be hoped."""
         broker = self.broker
         found = [f"connection {each.name}" for each in broker.connections]
-        found += [f"reply channel {each.number}" for each in broker.reply_channels]
+        found += [f"reply channel {each.number}" for each in broker.reply_channels.values()]
         found += [f"waiting: {each.number}" for each in (*broker._waiting, *broker._owing)]
         for queue in [queue for vhost in broker.vhosts.values() for queue in vhost.queues.values()]:
             found += [f"exclusive {queue}"] if queue.owner is not None else []

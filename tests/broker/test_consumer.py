@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -16,6 +16,8 @@ class FakeChannel:
     room: int = UNLIMITED
     """What the limit that its consumers share leaves."""
     can_deliver: bool = True
+    unannounced: dict[Consumer, None] = field(default_factory=dict)
+    """Consumers whose consume-ok has not gone out yet."""
 
     def label(self, tag: str) -> bytes:
         return tag.encode()
@@ -173,3 +175,12 @@ def test_the_first_is_active_until_it_is_gone() -> None:
     consumers.remove(two)
     assert consumers.active is None
     assert consumers.next_with_credit() == []
+
+
+def test_a_consumer_gets_nothing_before_its_consume_ok_has_gone_out():
+    channel = FakeChannel()
+    one = consumer("c", channel)
+    channel.unannounced[one] = None
+    assert one.credit == 0
+    channel.unannounced.clear()
+    assert one.credit == UNLIMITED

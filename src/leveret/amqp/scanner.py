@@ -46,6 +46,7 @@ PUBLISH: Final = b"\x00\x3c\x00\x28"
 _WITH_CONTENT: Final = {PUBLISH, b"\x00\x3c\x00\x32", b"\x00\x3c\x00\x3c", b"\x00\x3c\x00\x47"}
 """basic.publish, and for a client return, deliver and get-ok."""
 _SETTLEMENTS: Final = {b"\x00\x3c\x00\x50": ACK, b"\x00\x3c\x00\x5a": REJECT, b"\x00\x3c\x00\x78": NACK}
+_CHANNEL_CLOSE_OK: Final = b"\x00\x14\x00\x29"
 _CHANNEL_OPEN: Final = b"\x00\x14\x00\x0a"
 _CONTENT: Final = Struct(">BHIHHQ")  # a header frame up to its body size
 _CONTENT_BYTES_MIN: Final = 14
@@ -202,6 +203,8 @@ class Scanner:
             return
         if kind == HEARTBEAT or (kind != METHOD and not channel):
             raise UnexpectedFrame(f"type {kind}, all octets = {_erlang(payload)}")
+        if kind == METHOD and payload[:4] == _CHANNEL_CLOSE_OK:  # it need not finish its message
+            self._assemblies.pop(channel, None)
         assembly = self._assemblies.get(channel)
         if assembly is None:
             self._take_method(kind, channel, payload, events)
@@ -255,7 +258,7 @@ class Scanner:
         assembly.missing -= len(payload)
         if assembly.missing < 0:
             raise UnexpectedFrame("the content body is longer than its header says", method=method)
-        if not assembly.skipped:
+        if payload and not assembly.skipped:
             assembly.pieces.append(payload)
         if not assembly.missing:
             self._complete(assembly, channel, events)

@@ -31,7 +31,7 @@ from leveret.broker.queue import Queue
 from leveret.broker.timers import Timers
 from leveret.broker.vhost import VirtualHost, row_of
 from leveret.broker.work import Work
-from leveret.storage.errors import WriteFailed
+from leveret.storage.errors import BadRequest, StorageError, WriteFailed
 from leveret.storage.journal import Outcome
 from leveret.storage.log import Log
 from leveret.storage.offsets import Range
@@ -95,8 +95,10 @@ class Broker:
         self.counters = Counters()
         self.vhosts: dict[str, VirtualHost] = {}
         self.connections: dict[Connection, None] = {}
-        self.reply_channels: dict[Channel, str] = {}
-        """Channels that consume direct replies, with the word that names them."""
+        self.reply_channels: dict[str, Channel] = {}
+        """Channels that consume direct replies, by the word that names them."""
+        self.seen_headers: dict[bytes, int] = {}
+        """What content headers mean, by their bytes: see `publishing`."""
         self.blocked: str | None = None
         """Why publishers are held back at present, as `connection.blocked` says it."""
         self._alarms: set[tuple[str, str]] = set()
@@ -173,17 +175,17 @@ class Broker:
 
     def flush(self) -> None:
         """Appends what was published in this turn; from here on it is in the queues."""
-        error: WriteFailed | None = None
-        for queue, appends in self._appends.items():
+        error: StorageError | None = None
+        collected, self._appends = self._appends, {}
+        for queue, appends in collected.items():
             if queue.deleted:
                 continue
             try:
                 start = queue.append(appends.messages)
-            except WriteFailed as failed:
+            except (WriteFailed, BadRequest) as failed:  # a full disk, or more than the store takes at once
                 error = failed
             else:
                 self._note_unsynced(queue, start, appends.senders)
-        self._appends.clear()
         if not self._owing:
             return
         ticket = self.store.ticket
@@ -312,7 +314,7 @@ class Broker:
     def forget_channel(self, channel: Channel) -> None:
         self._waiting.pop(channel, None)
         self._owing.pop(channel, None)
-        self.reply_channels.pop(channel, None)
+        self.reply_channels.pop(channel.reply_word, None)
 
     def set_alarm(self, what: str, *, on: bool, source: str = "") -> None:
         """Short of `memory` or `disk`, or no longer: publishers are held back meanwhile, and told why."""

@@ -17,6 +17,7 @@ from pamqp import commands
 from leveret.amqp import methods
 from leveret.amqp.deliveries import deliver_frames
 from leveret.amqp.methods import Method, make
+from leveret.amqp.names import to_bytes
 from leveret.amqp.properties import with_headers
 from leveret.broker import deadlines
 from leveret.broker.confirms import Confirms
@@ -71,6 +72,8 @@ class Channel:
         self.transaction: Buffer | None = None
         self.reply_consumer: Consumer | None = None
         """Its consumer of `amq.rabbitmq.reply-to`."""
+        self.reply_word = ""
+        """What names the channel in the reply-to of its requests."""
         self.nack_reasons: dict[str, int] = {}
         self.closed = False
         self._replies: deque[tuple[int, int, bytes]] = deque()
@@ -78,7 +81,7 @@ class Channel:
 
     def label(self, tag: str) -> bytes:
         """Who a message was delivered to, for the journal."""
-        return f"{self.connection.name} ({self.number}) {tag}".encode("utf-8", "surrogateescape")[:255]
+        return to_bytes(f"{self.connection.name} ({self.number}) {tag}")[:255]
 
     @property
     def can_deliver(self) -> bool:
@@ -172,6 +175,7 @@ class Channel:
             return Consumer(self, queue, "", no_ack=True)
         found = self.getters.get(queue)
         if found is None:
+            self.getters = {each: getter for each, getter in self.getters.items() if not each.deleted}
             timeout_us = deadlines.timeout_us(self.broker, queue, None)
             found = self.getters[queue] = Consumer(self, queue, "", timeout_us=timeout_us)
         return found
@@ -209,7 +213,7 @@ class Channel:
         self.consumers.pop(consumer.tag, None)
         if consumer is self.reply_consumer:
             self.reply_consumer = None
-            self.broker.reply_channels.pop(self, None)
+            self.broker.reply_channels.pop(self.reply_word, None)
         else:
             consumer.queue.remove_consumer(consumer)
 

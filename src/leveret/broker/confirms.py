@@ -43,11 +43,6 @@ class Confirms:
         """How many publishes are neither acked nor nacked."""
         return self.last - self._paid
 
-    @property
-    def waits_for(self) -> int:
-        """The ticket that the next confirm waits for."""
-        return self._owed[0].ticket if self._owed else 0
-
     def expect(self, count: int, ticket: int) -> None:
         """So many publishes are acked once the ticket is safe."""
         self._owe(count, ticket, nack=False)

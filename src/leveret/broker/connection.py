@@ -81,12 +81,10 @@ class Connection:
         self.publishes = False
         """Whether it has published: such connections are held back when the broker is short of something."""
         self.routes: dict[bytes, Route] = {}
-        self.seen_headers: dict[bytes, int] = {}
         self._user: User | None = None
         self._vhost: VirtualHost | None = None
         self.deaf = False
         """What it sends can't be read any more: it is not waited for when it is closed."""
-        self.closed_for: AmqpError | None = None
 
     # what it is
 
@@ -100,10 +98,10 @@ class Connection:
         assert self._vhost is not None
         return self._vhost
 
-    def is_user(self, user: User) -> None:
+    def logged_in(self, user: User) -> None:
         self._user = user
 
-    def is_in(self, vhost: VirtualHost) -> None:
+    def entered(self, vhost: VirtualHost) -> None:
         self._vhost = vhost
 
     def understands(self, capability: str) -> bool:
@@ -168,7 +166,7 @@ class Connection:
     def _handle(self, event: Event) -> None:
         match event:
             case Contents():
-                channel = self._open_channel(event.channel, event.method)
+                channel = self._open_channel(event.channel)
                 if channel is not None:
                     if event.method[:4] != PUBLISH:
                         raise CommandInvalid("unimplemented method", method=(60, event.method[3]))
@@ -176,7 +174,7 @@ class Connection:
                         self._first_publish()
                     publishing.publish(channel, event.method, event.contents)
             case Settlement():
-                channel = self._open_channel(event.channel, bytes((0, 60, 0, event.kind)))
+                channel = self._open_channel(event.channel)
                 if channel is not None:
                     settling.settle(channel, event)
             case MethodFrame(channel=0):
@@ -186,7 +184,7 @@ class Connection:
             case ProtocolHeader():
                 handshake.greet(self, event.data)
             case Oversized():
-                if self._open_channel(event.channel, event.method) is not None:
+                if self._open_channel(event.channel) is not None:
                     limit = self.broker.limits.message_max_bytes
                     raise PreconditionFailed(
                         f"message size {event.size_bytes} is larger than configured max size {limit}"
@@ -197,7 +195,7 @@ class Connection:
                     return
                 raise event.error if self.state is State.RUNNING else HungUp
 
-    def _open_channel(self, number: int, method: bytes) -> Channel | None:
+    def _open_channel(self, number: int) -> Channel | None:
         """The channel, or None when what comes for it is to be ignored."""
         channel = self.channels.get(number)
         if channel is None:
@@ -217,7 +215,7 @@ class Connection:
                 raise UnexpectedFrame(f"type 1, all octets = <<{octets}>>", method=None)
             raise HungUp
         if payload[:4] == _ACCESS_REQUEST:
-            if self._open_channel(number, payload) is not None:
+            if self._open_channel(number) is not None:
                 self.send(frame(METHOD, number, _ACCESS_GRANTED))
             return
         method = methods.decode(payload)
@@ -232,7 +230,7 @@ class Connection:
             self._knows().discard(number)
             self.send_method(number, commands.Channel.CloseOk())
         else:
-            channel = self._open_channel(number, payload)
+            channel = self._open_channel(number)
             handler = HANDLERS.get(type(method))
             if handler is None:
                 raise CommandInvalid("unimplemented method")
@@ -304,7 +302,6 @@ class Connection:
         """Ends the connection from our side; the peer answers with close-ok."""
         if self.state in (State.CLOSING, State.CLOSED):
             return
-        self.closed_for = error
         self._end_channels()
         self.send_method(0, _close(commands.Connection.Close, error, class_id, method_id))
         self.state = State.CLOSING

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from leveret.amqp.errors import AccessRefused
+from leveret.amqp.names import to_bytes
 
 if TYPE_CHECKING:
     from leveret.broker.channel import Channel
@@ -52,7 +53,7 @@ class Consumer:
         self.channel = channel
         self.queue = queue
         self.tag = tag
-        self.tag_bytes = tag.encode("utf-8", "surrogateescape")
+        self.tag_bytes = to_bytes(tag)
         self.no_ack = no_ack
         self.exclusive = exclusive
         self.prefetch = prefetch

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from leveret.broker.deaths import Reason
-    from leveret.broker.queue import Queue
 
 
 @dataclass(slots=True)
@@ -19,5 +18,5 @@ class Counters:
     dead: Counter[str] = field(default_factory=Counter)
     """Messages, by the reason."""
 
-    def died(self, queue: Queue, reason: Reason, count: int) -> None:
+    def died(self, reason: Reason, count: int) -> None:
         self.dead[reason.value] += count

@@ -7,14 +7,16 @@ story is left to `deaths`. If nothing can be appended (a full disk) the message 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from leveret.amqp.names import to_bytes, to_text
 from leveret.amqp.properties import headers_of
 from leveret.broker import deaths
 from leveret.broker.deaths import Reason
+from leveret.broker.flags import EXPIRES
 from leveret.broker.work import Work
-from leveret.storage.errors import WriteFailed
+from leveret.storage.errors import BadRequest, WriteFailed
 from leveret.storage.journal import Outcome
 from leveret.storage.offsets import Range
 from leveret.storage.records import Message, Record
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from leveret.broker.queue import Queue
 
 _AT_ONCE = 1024
-_EXPIRES = 0x02
+_SMALL_BYTES = 64 << 10
 _WITHOUT_COPY = {
     Reason.REJECTED: Outcome.REJECTED,
     Reason.EXPIRED: Outcome.EXPIRED,
@@ -40,11 +42,7 @@ def bury(
     False when they could not be written: then what was ready still is, what was in flight is ready again, and
     the queue is run once writing works.
     """
-    pieces = [
-        (first, min(stop, first + _AT_ONCE))
-        for start, stop in ranges
-        for first in range(start, stop, _AT_ONCE)
-    ]
+    pieces = list(_pieces(queue, ranges))
     for position, piece in enumerate(pieces):
         part = work or Work(queue.broker)
         _bury(part, queue, piece, reason, in_flight=in_flight)
@@ -52,7 +50,7 @@ def bury(
             continue
         try:
             part.commit()
-        except WriteFailed:
+        except (WriteFailed, BadRequest):
             queue.broker.stall(queue)
             if in_flight:
                 back = Work(queue.broker)
@@ -60,6 +58,15 @@ def bury(
                 back.commit()
             return False
     return True
+
+
+def _pieces(queue: Queue, ranges: Sequence[Range]) -> Iterator[Range]:
+    """What is buried at once: so many messages, and one by one where they may be large."""
+    mean_bytes = queue.log.size_bytes // max(1, queue.log.next - queue.log.first)
+    at_once = _AT_ONCE if mean_bytes < _SMALL_BYTES else 1
+    for start, stop in ranges:
+        for first in range(start, stop, at_once):
+            yield first, min(stop, first + at_once)
 
 
 def _bury(work: Work, queue: Queue, range_: Range, reason: Reason, *, in_flight: bool) -> None:
@@ -74,7 +81,7 @@ def _bury(work: Work, queue: Queue, range_: Range, reason: Reason, *, in_flight:
         work.settle(queue, [range_], outcome)
     else:
         work.drop(queue, [range_], outcome)
-    queue.broker.counters.died(queue, reason, range_[1] - range_[0])
+    queue.broker.counters.died(reason, range_[1] - range_[0])
 
 
 def bury_new(queue: Queue, messages: Sequence[Message], reason: Reason) -> None:
@@ -94,7 +101,7 @@ def _route(queue: Queue, record: Record, reason: Reason) -> list[tuple[Queue, Me
     exchange = queue.vhost.exchanges.get(queue.arguments.dead_letter_exchange)
     if exchange is None:
         return []
-    own_key = _text(record.routing_key)
+    own_key = to_text(record.routing_key)
     new_key = queue.arguments.dead_letter_routing_key
     keys = [own_key, *deaths.carbon_copies(headers_of(record.header))] if new_key is None else [new_key]
     header = deaths.bury(
@@ -102,7 +109,7 @@ def _route(queue: Queue, record: Record, reason: Reason) -> list[tuple[Queue, Me
         queue=queue.name,
         reason=reason,
         time_s=queue.broker.now_us() // 1_000_000,
-        exchange=_text(record.exchange),
+        exchange=to_text(record.exchange),
         routing_keys=[own_key],
         keep_cc=new_key is None,
     )
@@ -111,15 +118,9 @@ def _route(queue: Queue, record: Record, reason: Reason) -> list[tuple[Queue, Me
     for target in targets:
         if deaths.is_cycle(header, queue=target.name, reason=reason):
             continue
-        flags = record.flags & ~_EXPIRES
-        message = Message(_bytes(exchange.name), _bytes(keys[0]), header, record.body, flags, record.priority)
+        flags = record.flags & ~EXPIRES
+        message = Message(
+            to_bytes(exchange.name), to_bytes(keys[0]), header, record.body, flags, record.priority
+        )
         found.append((target, message))
     return found
-
-
-def _text(name: bytes) -> str:
-    return name.decode("utf-8", "surrogateescape")
-
-
-def _bytes(name: str) -> bytes:
-    return name.encode("utf-8", "surrogateescape")

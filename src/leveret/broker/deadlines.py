@@ -1,8 +1,8 @@
 """Delivery deadlines: a consumer has so long to settle what it was sent, and then something chosen happens.
 
 Exact per delivery, without a scan: each consumer has at most one timer, for its oldest delivery, and looks at
-the next one when it fires. The time allowed is looked up then, so that a change of it holds for deliveries
-already in flight. What happens is the queue's `x-consumer-timeout-action`:
+the next one when it fires. A change of the time allowed (`allow`) holds for deliveries already in flight.
+What happens is the queue's `x-consumer-timeout-action`:
 
     cancel        basic.cancel to that consumer, and all it holds goes back; 406 if it can't be told
     retry         the late delivery goes back with a delay; settling it afterwards is no error
@@ -38,6 +38,14 @@ def watch(consumer: Consumer) -> None:
     """Deliveries were made: sets the timer, if there is none yet."""
     if consumer.timeout_us and consumer not in consumer.channel.watched:
         _set_timer(consumer, consumer.channel.broker.turn_us + consumer.timeout_us)
+
+
+def allow(consumer: Consumer, timeout_us: int) -> None:
+    """Changes the time that a consumer has, also for what it holds already."""
+    consumer.timeout_us = timeout_us
+    oldest = consumer.channel.unacked.oldest(consumer)
+    if oldest is not None and timeout_us:
+        _set_timer(consumer, oldest.since_us + timeout_us)
 
 
 def forget(channel: Channel) -> None:
@@ -87,7 +95,7 @@ def _act(consumer: Consumer, late: Run[Consumer]) -> bool:
             queue.requeue(offsets, late=True, work=work)
         else:
             deadletters.bury(queue, offsets, Reason.REJECTED, in_flight=True, work=work)
-        work.commit_or_give_back(queue, offsets)
+        work.commit_or_give_back(queue, offsets, counted=action != "dead-letter")
     return True
 
 

@@ -31,7 +31,5 @@ class Exchange:
     table: Mapping[str, Value] = field(default_factory=dict)
     """The arguments as declared."""
     alternate: str | None = None
-    had_bindings: bool = False
-    """An auto-delete exchange goes with its last binding, not before its first."""
     defined: int = 0
     """The number of the definition change that made it."""

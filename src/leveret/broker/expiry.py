@@ -15,20 +15,20 @@ from leveret.amqp import properties
 from leveret.broker import deadletters
 from leveret.broker.arguments import parse_expiration
 from leveret.broker.deaths import Reason
+from leveret.broker.flags import EXPIRES
 from leveret.storage.offsets import Range
 from leveret.storage.records import Record
 
 if TYPE_CHECKING:
     from leveret.broker.queue import Queue
 
-_EXPIRES = 0x02
 _LOOK_AHEAD = 256
 
 
 def due_us(queue: Queue, record: Record) -> int | None:
     """When a message expires; None if never."""
     ttl_ms = queue.arguments.message_ttl_ms
-    if record.flags & _EXPIRES:
+    if record.flags & EXPIRES:
         own = properties.peek(record.header).expiration
         own_ms = parse_expiration(own) if own is not None else None
         if own_ms is not None and (ttl_ms is None or own_ms < ttl_ms):

@@ -103,7 +103,7 @@ def log_in(connection: Connection, method: commands.Connection.StartOk) -> None:
             "broker logfile.",
             method=None,
         )
-    connection.is_user(user)
+    connection.logged_in(user)
     limits = broker.limits
     tune = commands.Connection.Tune(limits.channel_max, limits.frame_max, limits.heartbeat_s)
     connection.send_method(0, tune)
@@ -129,6 +129,6 @@ def enter(connection: Connection, method: commands.Connection.Open) -> None:
         raise NotAllowed(f"vhost {method.virtual_host} not found")
     if vhost.name not in connection.user.permissions:
         raise NotAllowed(f"access to vhost '{vhost.name}' refused for user '{connection.user.name}'")
-    connection.is_in(vhost)
+    connection.entered(vhost)
     connection.state = State.RUNNING
     connection.send_method(0, commands.Connection.OpenOk())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from leveret.amqp.errors import AmqpError
+from leveret.amqp.names import to_bytes, to_text
 from leveret.amqp.tables import decode_table_body
 
 
@@ -20,7 +21,7 @@ def read_response(mechanism: str, response: bytes) -> tuple[str, bytes]:
         parts = response.split(b"\0")
         if len(parts) != 3:
             raise BadResponse
-        return parts[1].decode("utf-8", "surrogateescape"), parts[2]
+        return to_text(parts[1]), parts[2]
     if mechanism == "AMQPLAIN":
         try:
             table = decode_table_body(response, 0, len(response))
@@ -28,5 +29,5 @@ def read_response(mechanism: str, response: bytes) -> tuple[str, bytes]:
             raise BadResponse from None
         name, password = table.get("LOGIN"), table.get("PASSWORD")
         if isinstance(name, str) and isinstance(password, str):
-            return name, password.encode("utf-8", "surrogateescape")
+            return name, to_bytes(password)
     raise BadResponse

@@ -17,19 +17,21 @@ from pamqp import commands
 from leveret.amqp import methods, properties
 from leveret.amqp.errors import AccessRefused, AmqpError, NotImplemented_, PreconditionFailed
 from leveret.amqp.frames import content_frames
+from leveret.amqp.methods import make
+from leveret.amqp.names import to_bytes
 from leveret.amqp.tables import Value
 from leveret.broker import deadletters, overflow, replyto
 from leveret.broker.arguments import parse_expiration
 from leveret.broker.deaths import Reason
 from leveret.broker.exchange import Exchange
-from leveret.broker.queue import EXPIRES, Queue
+from leveret.broker.flags import EXPIRES
+from leveret.broker.queue import Queue
 from leveret.broker.terms import type_name
 from leveret.storage.errors import WriteFailed
 from leveret.storage.records import PERSISTENT, Message
 
 if TYPE_CHECKING:
     from leveret.broker.channel import Channel
-    from leveret.broker.connection import Connection
 
 NO_ROUTE: Final = 312
 SPECIAL: Final = -1
@@ -65,7 +67,7 @@ def publish(channel: Channel, method: bytes, contents: list[tuple[bytes, bytes]]
         if len(routes) >= _REMEMBERED_MAX:
             routes.clear()
         routes[method] = route
-    seen = channel.connection.seen_headers
+    seen = channel.broker.seen_headers
     exchange, key = route.exchange_bytes, route.key_bytes
     messages: list[Message] = []
     all_flags = 0
@@ -74,7 +76,7 @@ def publish(channel: Channel, method: bytes, contents: list[tuple[bytes, bytes]]
             meaning = seen.get(header)
             if meaning is None:
                 try:
-                    meaning = _look_at(channel.connection, header)
+                    meaning = _look_at(seen, header)
                 except AmqpError:
                     _accept(channel, route, messages, persistent=bool(all_flags & PERSISTENT))
                     raise
@@ -108,9 +110,9 @@ def _resolve(channel: Channel, method: bytes) -> Route:
     return Route(
         vhost.version,
         exchange,
-        _bytes(publish.exchange),
+        to_bytes(publish.exchange),
         publish.routing_key,
-        _bytes(publish.routing_key),
+        to_bytes(publish.routing_key),
         publish.mandatory,
         queues,
         by_headers,
@@ -123,7 +125,7 @@ def _any_durable(queues: Sequence[Queue]) -> bool:
     return any(queue.durable for queue in queues)
 
 
-def _look_at(connection: Connection, header: bytes) -> int:
+def _look_at(seen: dict[bytes, int], header: bytes) -> int:
     """What a content header means for the store: flags, and the priority above them. Or `SPECIAL`."""
     peek = properties.peek(header)
     if peek.headers is not None:
@@ -136,7 +138,6 @@ def _look_at(connection: Connection, header: bytes) -> int:
         parse_expiration(peek.expiration)
         meaning |= EXPIRES
     if len(header) <= _REMEMBERED_BYTES_MAX:
-        seen = connection.seen_headers
         if len(seen) >= _REMEMBERED_MAX:
             seen.clear()
         seen[header] = meaning
@@ -173,7 +174,7 @@ def _check_mode(mode: int | None) -> None:
 
 def _check_user(channel: Channel, user_id: bytes) -> None:
     user = channel.connection.user
-    if user_id != _bytes(user.name) and "impersonator" not in user.tags:
+    if user_id != to_bytes(user.name) and "impersonator" not in user.tags:
         raise PreconditionFailed(
             f"user_id property set to '{user_id.decode('utf-8', 'replace')}' but authenticated user was "
             f"'{user.name}'"
@@ -276,11 +277,11 @@ def return_messages(channel: Channel, route: Route, messages: Sequence[Message])
 
 
 def _return_frame(channel: Channel, route: Route) -> bytes:
-    method = commands.Basic.Return.__new__(commands.Basic.Return)
-    method.reply_code, method.reply_text = NO_ROUTE, "NO_ROUTE"
-    method.exchange, method.routing_key = route.exchange.name, route.key
-    return methods.frame(channel.number, method)
-
-
-def _bytes(name: str) -> bytes:
-    return name.encode("utf-8", "surrogateescape")
+    returned = make(
+        commands.Basic.Return,
+        reply_code=NO_ROUTE,
+        reply_text="NO_ROUTE",
+        exchange=route.exchange.name,
+        routing_key=route.key,
+    )
+    return methods.frame(channel.number, returned)

@@ -19,6 +19,7 @@ from leveret.broker import deadletters, expiry, overflow
 from leveret.broker.arguments import QueueArguments
 from leveret.broker.consumer import UNLIMITED, Consumer, Consumers
 from leveret.broker.deaths import Reason
+from leveret.broker.flags import EXPIRES
 from leveret.broker.work import Work
 from leveret.storage.cursor import Cursor
 from leveret.storage.journal import Outcome
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
     from leveret.broker.connection import Connection
     from leveret.broker.vhost import VirtualHost
 
-EXPIRES = 0x02
-"""Record flag: the message has an expiration of its own."""
 CURSOR = "queue"
 _TURN_BYTES = 1 << 20
 """What one turn of a queue may hand to its consumers: more waits until this is written."""
@@ -72,10 +71,9 @@ class Queue:
         self.owner = owner
         """The connection that an exclusive queue belongs to."""
         self.consumers = Consumers(single_active=arguments.single_active_consumer)
-        self.had_consumers = False
         self.deleted = False
         self.defined = 0
-        """The number of the definition change that must be committed before anything in it counts as safe."""
+        """The number of the definition change that must be committed before its declaration is answered."""
         self.may_expire = arguments.message_ttl_ms is not None or bool(self.ready or self.delayed)
         self.limited = arguments.max_length is not None or arguments.max_length_bytes is not None
         self.waiting_bytes = (
@@ -310,7 +308,6 @@ class Queue:
 
     def add_consumer(self, consumer: Consumer) -> None:
         self.consumers.add(consumer)
-        self.had_consumers = True
         expiry.restart_disuse(self)
         self.wake()
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from leveret.amqp import properties
 from leveret.amqp.deliveries import deliver_frames
 from leveret.amqp.errors import PreconditionFailed
+from leveret.amqp.names import to_bytes
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 NAME: Final = "amq.rabbitmq.reply-to"
 NAME_BYTES: Final = NAME.encode()
-_UNREAD_BYTES_MAX: Final = 64 << 20
+_UNREAD_BYTES_MAX: Final = 8 << 20
 
 
 def is_reply_key(key: str) -> bool:
@@ -36,7 +37,7 @@ def answerable(channel: Channel, header: bytes) -> bytes:
         return header
     if channel.reply_consumer is None:
         raise PreconditionFailed("fast reply consumer does not exist")
-    found["reply_to"] = f"{NAME}.{channel.broker.reply_channels[channel]}"
+    found["reply_to"] = f"{NAME}.{channel.reply_word}"
     return properties.encode(found, properties.body_size(header))
 
 
@@ -57,7 +58,7 @@ def send(broker: Broker, key: str, exchange: bytes, header: bytes, body: bytes) 
             channel.reply_consumer.tag_bytes,
             tag,
             exchanges=[exchange],
-            keys=[key.encode("utf-8", "surrogateescape")],
+            keys=[to_bytes(key)],
             headers=[header],
             bodies=[body],
             redelivered=[False],
@@ -76,5 +77,4 @@ def _has_room(connection: Connection, size_bytes: int) -> bool:
 
 
 def _find(broker: Broker, key: str) -> Channel | None:
-    token = key.removeprefix(NAME + ".")
-    return next((channel for channel, its in broker.reply_channels.items() if its == token), None)
+    return broker.reply_channels.get(key.removeprefix(NAME + "."))

@@ -58,10 +58,10 @@ def apply(channel: Channel, taken: Iterable[Run[Consumer]], event: Settlement) -
     for holder, ranges in by_holder(taken).items():
         if event.kind == ACK:
             holder.queue.ack(ranges, who=holder.label)
-        else:
-            work = Work(channel.broker)
-            refuse(work, holder.queue, ranges, requeue=event.requeue)
-            work.commit_or_give_back(holder.queue, ranges)
+        elif event.requeue:
+            holder.queue.requeue(ranges, delayed=True)
+        elif not holder.queue.deleted:
+            deadletters.bury(holder.queue, ranges, Reason.REJECTED, in_flight=True)
         channel.freed(holder, sum(stop - start for start, stop in ranges))
 
 

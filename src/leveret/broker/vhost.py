@@ -52,7 +52,11 @@ class VirtualHost:
             )
             for exchange, type_ in _PREDECLARED
         }
+        self._by_headers: dict[Exchange, bool] = {}
+        self._by_headers_version = 0
         self._leaving: deque[Exchange] = deque()
+        """Exchanges that have lost a binding."""
+        self._sweeping = False
         self._bound_to: dict[Bound, dict[Exchange, int]] = {}
         """Where something is bound, and how often: what must be looked at when it goes."""
 
@@ -109,6 +113,15 @@ class VirtualHost:
 
     def looks_at_headers(self, exchange: Exchange) -> bool:
         """Whether an exchange on the way decides by headers; then a route can't be remembered."""
+        if self._by_headers_version != self.version:
+            self._by_headers_version = self.version
+            self._by_headers.clear()
+        known = self._by_headers.get(exchange)
+        if known is None:
+            known = self._by_headers[exchange] = self._has_headers_ahead(exchange)
+        return known
+
+    def _has_headers_ahead(self, exchange: Exchange) -> bool:
         seen = {exchange}
         waiting = [exchange]
         while waiting:
@@ -161,9 +174,10 @@ class VirtualHost:
         del self.exchanges[exchange.name]
         if exchange.durable:
             changes.append(Change(self._exchange_row(exchange), removed=True))
-        number = self.broker.define(*changes)
-        self._let_go(exchange)
+        changes += self._let_go(exchange)
         self.version += 1
+        number = self.broker.define(*changes)
+        self._go_with_last_bindings()
         return number
 
     # queues
@@ -205,10 +219,11 @@ class VirtualHost:
         queue.deleted = True
         del self.queues[queue.name]
         self.version += 1
-        number = 0
+        changes = self._let_go(queue)
         if queue.durable and queue.owner is None:
-            number = self.broker.define(Change(self._queue_row(queue), removed=True))
-        self._let_go(queue)
+            changes.append(Change(self._queue_row(queue), removed=True))
+        number = self.broker.define(*changes)
+        self._go_with_last_bindings()
         for what in ("expiry", "delayed", "disuse", "prefetch"):
             self.broker.timers.cancel((queue, what))
         for consumer in queue.consumers.clear():
@@ -222,7 +237,6 @@ class VirtualHost:
         """Binds; returns the number of the definition change, 0 if there was none to make."""
         if not source.router.bind(destination, key, arguments):
             return self.broker.definition  # it may have been made a moment ago
-        source.had_bindings = True
         counts = self._bound_to.setdefault(destination, {})
         counts[source] = counts.get(source, 0) + 1
         self.version += 1
@@ -236,31 +250,28 @@ class VirtualHost:
         number = self.broker.define(
             *self._binding_changes(source, destination, (key, arguments), removed=True)
         )
-        self._gone_with_last_binding(source)
+        self._leaving.append(source)
+        self._go_with_last_bindings()
         return number
 
-    def _let_go(self, destination: Bound) -> None:
-        """Something is deleted: so are the bindings that lead to it, and exchanges that lived by them."""
+    def _let_go(self, destination: Bound) -> list[Change]:
+        """Something is deleted: so are the bindings that lead to it; exchanges may follow."""
+        changes = []
         for source in self._bound_to.pop(destination, {}):
-            changes = [
-                change
-                for binding in source.router.bindings_of(destination)
-                for change in self._binding_changes(source, destination, binding, removed=True)
-            ]
+            for binding in source.router.bindings_of(destination):
+                changes += self._binding_changes(source, destination, binding, removed=True)
             source.router.forget(destination)
-            self.broker.define(*changes)
-            self._gone_with_last_binding(source)
+            self._leaving.append(source)
+        return changes
 
-    def _gone_with_last_binding(self, source: Exchange) -> None:
-        """An auto-delete exchange goes; others may go with it, one after the other."""
-        self._leaving.append(source)
-        if len(self._leaving) > 1:
-            return  # somebody up the stack is at it
-        while self._leaving:
-            each = self._leaving[0]
+    def _go_with_last_bindings(self) -> None:
+        """Auto-delete exchanges that lost their last binding go, and others with them, in turn."""
+        while not self._sweeping and self._leaving:
+            each = self._leaving.popleft()
             if each.auto_delete and not len(each.router) and self.exchanges.get(each.name) is each:
+                self._sweeping = True
                 self.delete_exchange(each)
-            self._leaving.popleft()
+                self._sweeping = False
 
     def _unregister(self, source: Exchange, destination: Bound, *, all_of: bool = False) -> None:
         counts = self._bound_to.get(destination, {})
@@ -347,7 +358,6 @@ class VirtualHost:
             and destination is not None
             and source.router.bind(destination, row.routing_key, row.arguments)
         ):
-            source.had_bindings = True
             counts = self._bound_to.setdefault(destination, {})
             counts[source] = counts.get(source, 0) + 1
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from leveret.broker import overflow
-from leveret.storage.errors import WriteFailed
+from leveret.storage.errors import BadRequest, WriteFailed
 from leveret.storage.journal import Outcome
 from leveret.storage.offsets import Range
 from leveret.storage.records import Message
@@ -54,14 +54,14 @@ class Work:
         self._transaction.give_back(queue.cursor, ranges, not_before_us=not_before_us, counted=counted)
         self._returned[queue] = self._returned.get(queue, 0) + queue.counted_bytes(ranges)
 
-    def commit_or_give_back(self, queue: Queue, ranges: Sequence[Range]) -> None:
-        """Makes it happen; if nothing can be appended (a full disk), what was in flight goes back instead."""
+    def commit_or_give_back(self, queue: Queue, ranges: Sequence[Range], *, counted: bool = True) -> None:
+        """Makes it happen; if it can't be (a full disk), what was in flight goes back instead."""
         try:
             self.commit()
-        except WriteFailed:
+        except (WriteFailed, BadRequest):
             if not queue.deleted:
                 back = Work(self._broker)
-                back.give_back(queue, ranges)
+                back.give_back(queue, ranges, counted=counted)
                 back.commit()
                 self._broker.stall(queue)
 

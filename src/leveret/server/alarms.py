@@ -6,12 +6,15 @@ Looks at both once a second, as RabbitMQ does at about that pace. Consumers go o
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import shutil
 from collections.abc import Callable
 from typing import NamedTuple
 
 from leveret.server.turns import Turns
+
+log = logging.getLogger("leveret")
 
 _INTERVAL_S = 1.0
 DISK_FREE_MIN_BYTES = 50_000_000
@@ -42,14 +45,18 @@ class Alarms:
 
     def look(self) -> None:
         """Measures, and sets or clears what has changed."""
-        shortage = self._measure()
+        self._timer = self._turns.loop.call_later(_INTERVAL_S, self.look)
+        try:
+            shortage = self._measure()
+        except OSError as error:
+            log.warning("memory and disk can't be measured at present: %s", error)
+            return
         if shortage != self._last:
             self._turns.begin()
             for what in Shortage._fields:
                 if getattr(shortage, what) != getattr(self._last, what):
                     self._turns.broker.set_alarm(what, on=getattr(shortage, what))
             self._last = shortage
-        self._timer = self._turns.loop.call_later(_INTERVAL_S, self.look)
 
 
 def measured(

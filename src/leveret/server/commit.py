@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from leveret.storage.errors import StorageError, WriteFailed
+from leveret.storage.errors import WriteFailed
 from leveret.storage.store import Store
 
 _RETRY_S = 0.25
@@ -91,7 +91,7 @@ class Committer:
                 self._checkpointed(error)
                 self._closing.wait(_RETRY_S)
                 self._checkpoint_wanted.set()
-            except StorageError as error:
+            except BaseException as error:
                 self._fatal(error)
                 return
             else:

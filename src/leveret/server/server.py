@@ -114,6 +114,7 @@ class Server:
                 lambda: self._socket(self.turns), self._host, self._port, backlog=1024
             )
         except BaseException:
+            self._definitions.close()
             store.close()
             raise
         self._port = int(self._listener.sockets[0].getsockname()[1])
@@ -187,6 +188,7 @@ class Server:
     async def _close_store(self) -> None:
         loop = asyncio.get_running_loop()
         await asyncio.sleep(0)
+        self.turns.abandon()
         await loop.run_in_executor(None, self.turns.close)
         await loop.run_in_executor(None, self._definitions.close)
         try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from contextlib import suppress
 from ipaddress import ip_address
 from typing import Any
@@ -42,6 +43,7 @@ class AmqpSocket(asyncio.Protocol):
         self._held = False
         self._choked = False
         self._ending = False
+        self._unsent = 0
 
     # asyncio.Protocol
 
@@ -61,13 +63,17 @@ class AmqpSocket(asyncio.Protocol):
         self._received_s = self._loop.time()
         connection = self.connection
         self._turns.begin()
+        self._feed(self.scan(data))
+        if self._deadline is not None and connection.state is State.RUNNING:
+            self._opened()
+
+    def _feed(self, events: Sequence[Event]) -> None:
+        connection = self.connection
         try:
-            connection.receive(self.scan(data))
+            connection.receive(events)
         except Exception:  # ours: the client loses its connection, and the broker goes on
             log.exception("%s: an internal error", connection.name)
             connection.close(InternalError("an internal error; see the broker's log"))
-        if self._deadline is not None and connection.state is State.RUNNING:
-            self._opened()
         if connection.publishes and self._turns.held_back and not self._held:
             self.hold_back(True)
 
@@ -138,7 +144,7 @@ class AmqpSocket(asyncio.Protocol):
             return  # `resume_writing` comes back to it
         self._turns.begin()
         self._choked = False
-        self.connection.receive(())
+        self._feed(())
         self._read_or_not()
 
     def _read_or_not(self) -> None:
@@ -178,7 +184,11 @@ class AmqpSocket(asyncio.Protocol):
         """Twice per interval: is the peer alive, and does it know that we are?"""
         interval_s = self.connection.heartbeat_s
         now_s = self._loop.time()
-        if now_s - self._received_s >= 2 * interval_s and not (self._held or self._choked):
+        unsent = self._transport.get_write_buffer_size()
+        if self._choked and unsent < self._unsent:  # it reads, which is a sign of life too
+            self._received_s = now_s
+        self._unsent = unsent
+        if now_s - self._received_s >= 2 * interval_s and not self._held:
             self._transport.abort()
             return
         if now_s - self._sent_s >= interval_s / 2 and not self._transport.is_closing():

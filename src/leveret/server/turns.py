@@ -72,14 +72,15 @@ class Turns:
         self.begin()
 
     def close(self) -> None:
+        """Ends the threads; on any thread, after `abandon`."""
         self._committer.close()
+
+    def abandon(self) -> None:
+        """No turn follows any more, whatever is reported or asked for."""
+        self._abandoned = True
         for handle in (self._lazy, self._timer):
             if handle is not None:
                 handle.cancel()
-
-    def abandon(self) -> None:
-        """No turn follows any more: what is in the broker is lost."""
-        self._abandoned = True
 
     def begin(self) -> None:
         """Something is about to be fed to the broker: a turn follows in this pass of the loop."""
@@ -150,7 +151,8 @@ class Turns:
         """Memory is written to the files, or can't be at present: then publishers wait."""
         if not self._abandoned:
             self.begin()
-            self.broker.synced()
+            if error is None:
+                self.broker.synced()
             self.broker.set_alarm("disk", on=error is not None, source="checkpoints")
 
     def _synced(self, error: WriteFailed | None) -> None:
@@ -198,7 +200,11 @@ class Turns:
         """Something may be due."""
         self._timer_due_us = None
         self.begin()
-        self.broker.tick()
+        try:
+            self.broker.tick()
+        except BaseException as error:
+            self._fatal(error)
+            raise
 
     # back-pressure
 

@@ -11,6 +11,7 @@ from leveret.amqp import methods
 from leveret.amqp.errors import NotAllowed, NotFound, NotImplemented_, PreconditionFailed
 from leveret.amqp.frames import content_frames
 from leveret.amqp.methods import make
+from leveret.amqp.names import to_text
 from leveret.broker import arguments, deadlines, expiry, replyto
 from leveret.broker.channel import counted_header
 from leveret.broker.consumer import Consumer
@@ -93,7 +94,8 @@ def _consume_replies(channel: Channel, tag: str, method: spec.Basic.Consume) -> 
         raise PreconditionFailed("reply consumer already set")
     if not method.no_ack:
         raise PreconditionFailed("reply consumer cannot acknowledge")
-    channel.broker.reply_channels[channel] = channel.broker.token()
+    channel.reply_word = channel.broker.token()
+    channel.broker.reply_channels[channel.reply_word] = channel
     consumer = Consumer(channel, None, tag, no_ack=True)  # type: ignore[arg-type]
     channel.reply_consumer = channel.consumers[tag] = consumer
     if not method.nowait:
@@ -130,8 +132,8 @@ def get(channel: Channel, method: spec.Basic.Get) -> None:
         spec.Basic.GetOk,
         delivery_tag=tag,
         redelivered=queue.redelivered(records)[0],
-        exchange=record.exchange.decode("utf-8", "surrogateescape"),
-        routing_key=record.routing_key.decode("utf-8", "surrogateescape"),
+        exchange=to_text(record.exchange),
+        routing_key=to_text(record.routing_key),
         message_count=queue.ready,
     )
     header = counted_header(queue, record)

@@ -1,0 +1,4 @@
+"""What the broker writes into the flags of a record, beside the store's own `PERSISTENT`."""
+
+EXPIRES = 0x02
+"""The message has an expiration of its own."""

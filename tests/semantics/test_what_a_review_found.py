@@ -1,0 +1,141 @@
+"""Rules that were broken once and are easy to break again; each test is named after what went wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pamqp import commands
+
+from leveret.amqp import methods
+from leveret.amqp.frames import HEADER, frame
+from leveret.amqp.properties import encode
+from leveret.broker import deadlines
+from leveret.storage.cursor import MARK_AHEAD
+from leveret.testing.broker import Broker
+from leveret.testing.clock import VirtualClock
+from tests.semantics.client import Channel, Client
+
+
+def test_a_consumer_without_acks_is_not_held_up_by_the_shared_prefetch(channel: Channel) -> None:
+    channel.declare("acked")
+    channel.declare("unacked")
+    channel.qos(1, shared=True)
+    channel.consume("acked", "acks")
+    channel.publish("acked", "held")
+    assert channel.delivery().text == "held"
+    channel.consume("unacked", "does not ack", no_ack=True)
+    for text in "abc":
+        channel.publish("unacked", text)
+    assert channel.texts(3) == ["a", "b", "c"]
+
+
+def test_a_message_that_comes_back_from_a_delay_still_expires(
+    channel: Channel, clock: VirtualClock, broker: Broker
+) -> None:
+    channel.declare("q", arguments={"x-retry-delay-ms": 2000})
+    channel.publish("q", "brief", expiration="1000")
+    got = channel.get("q")
+    assert got is not None
+    channel.nack(got.tag)
+    channel.quiet()
+    clock.advance(10)
+    assert broker.depth("q") == 0
+
+
+def test_a_closed_channel_leaves_no_timer_behind(connect: Callable[..., Client], broker: Broker) -> None:
+    def consume_and_leave() -> None:
+        client = connect()
+        channel = client.channel()
+        channel.declare("q")
+        channel.publish("q", "a")
+        channel.consume("q")
+        channel.ack(channel.delivery().tag)
+        channel.quiet()
+        client.close()
+
+    consume_and_leave()
+    before = broker.call(lambda: len(broker.server.broker.timers))
+    for _ in range(5):
+        consume_and_leave()
+    assert broker.call(lambda: len(broker.server.broker.timers)) == before == 0
+
+
+def test_no_delivery_overtakes_the_consume_ok(tmp_path: Path) -> None:
+    """On a directory, where the declaration has to wait for the database."""
+    with Broker(tmp_path) as broker:
+        client = Client(broker.port)
+        channel = client.channel()
+        channel.declare("full")
+        channel.publish("full", "a")
+        with client.together():
+            channel.send(
+                commands.Queue.Declare(queue="new", durable=True),
+                commands.Basic.Consume(queue="full", consumer_tag="c"),
+            )
+        kinds = [channel.next().method.name for _ in range(1)]
+        assert kinds == ["Basic.Deliver"]
+        assert [each.method.name for each in channel.answers] == ["Queue.DeclareOk", "Basic.ConsumeOk"]
+        client.vanish()
+
+
+def test_more_messages_than_the_mark_reaches_are_delivered_without_a_pause(
+    connect: Callable[..., Client], broker: Broker
+) -> None:
+    count = MARK_AHEAD + 2000
+    publisher = connect().channel()
+    publisher.declare("q", durable=False)
+    client = connect()
+    consumer = client.channel()
+    consumer.consume("q", no_ack=True)
+    for start in range(0, count, 2000):
+        with publisher.client.together():
+            for number in range(start, min(count, start + 2000)):
+                publisher.publish("q", str(number))
+    assert [int(text) for text in consumer.texts(count)] == list(range(count))
+
+
+def test_a_deadline_that_is_changed_holds_for_what_is_in_flight(
+    channel: Channel, clock: VirtualClock, broker: Broker
+) -> None:
+    channel.declare("q", arguments={"x-consumer-timeout": 60_000, "x-consumer-timeout-action": "retry"})
+    channel.publish("q", "slow")
+    channel.consume("q")
+    channel.delivery()
+
+    def allow_one_second() -> None:
+        (consumer,) = broker.server.broker.vhosts["/"].queue("q").consumers
+        deadlines.allow(consumer, 1_000_000)
+        broker.server.turns.begin()
+
+    broker.call(allow_one_second)
+    clock.advance(2)
+    assert broker.unacked("q") == 0
+
+
+def test_a_client_may_leave_a_message_unfinished_when_its_channel_was_closed(channel: Channel) -> None:
+    publish = methods.make(
+        commands.Basic.Publish, ticket=0, exchange="nowhere", routing_key="", mandatory=False, immediate=False
+    )
+    with channel.client.together():
+        channel.publish("", "x", exchange="nowhere")
+        channel.client.send(methods.frame(channel.number, publish))
+        channel.client.send(frame(HEADER, channel.number, encode({}, 100)))
+    assert channel.error().code == 404  # and the client has answered it with close-ok
+    assert channel.client.channel().declare("q").queue == "q"
+
+
+@pytest.mark.usefixtures("errors_expected")
+def test_a_peer_that_neither_reads_nor_sends_is_dead_however_much_it_has_not_read(
+    connect: Callable[..., Client], broker: Broker
+) -> None:
+    publisher = connect().channel()
+    publisher.declare("q")
+    for _ in range(24):
+        publisher.publish("q", b"x" * 1_000_000)
+    broker.wait_until_depth("q", 24)
+    silent = connect(heartbeat_s=1).channel()
+    silent.send(commands.Basic.Consume(queue="q", consumer_tag="c"))
+    broker.wait_until(lambda: broker.server.broker.vhosts["/"].queue("q").unacked > 0, "it holds something")
+    broker.wait_until_depth("q", 24)
