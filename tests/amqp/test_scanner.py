@@ -377,3 +377,11 @@ def test_what_is_not_a_publish_after_all_is_looked_at_frame_by_frame(wrong: byte
     first, second, *_ = fed(published(1, b"ok") + PUBLISH_FRAME + wrong)
     assert first == Contents(1, PUBLISH, [(header_of(2), b"ok")])
     assert isinstance(second, Violation | Heartbeat)
+
+
+def test_a_close_ok_ends_a_message_that_will_not_be_finished() -> None:
+    scanner = Scanner(greeted=True)
+    close_ok = sent(1, commands.Channel.CloseOk)
+    events = scanner.feed(PUBLISH_FRAME + close_ok)
+    assert events == [MethodFrame(1, close_ok[7:-1])]
+    assert scanner.feed(close_ok) == events

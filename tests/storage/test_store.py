@@ -22,7 +22,7 @@ from leveret.storage.files import OsFiles
 from leveret.storage.journal import Outcome
 from leveret.storage.records import PERSISTENT
 from leveret.storage.retention import Retention
-from leveret.storage.store import Options
+from leveret.storage.store import LOST_AHEAD, Options
 from leveret.testing.disk import FailAt, Operation, SimulatedDisk
 from tests.storage.builders import SMALL, killed, make_store, message, messages
 
@@ -334,6 +334,35 @@ class TestFailures:
             with pytest.raises(StorageError):
                 request()
         assert make_store(disk).log(1).next == 1
+
+
+class TestARoundThatWasGivenUp:
+    """A write that failed half-way, then a kill: what is left of it was never synced."""
+
+    @pytest.fixture
+    def disk(self):
+        disk = SimulatedDisk()
+        store = make_store(disk)
+        log = store.create_log()
+        store.append(log, messages(3))
+        store.sync()
+        store.append(log, messages(40, size=200))
+        disk.before = FailAt(1, "write", errno.EIO, torn=True)
+        with pytest.raises(WriteFailed):
+            store.sync()
+        disk.before = None
+        return disk.restart()
+
+    def test_what_recovery_has_seen_of_it_stays_whatever_a_power_cut_does(self, disk):
+        make_store(disk)
+        paths = [path for path in disk.paths() if path.startswith("wal/")]
+        seen = [disk.read_bytes(path) for path in paths]
+        for seed in range(30):
+            crashed = disk.copy().crash(Random(seed))
+            assert [crashed.read_bytes(path) for path in paths] == seen
+
+    def test_tickets_go_on_above_those_under_which_it_was_tried(self, disk):
+        assert make_store(disk).safe_ticket > LOST_AHEAD
 
 
 class TestStrays:
