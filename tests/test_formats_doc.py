@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import pytest
 
+from leveret.broker import dedup, sequences
 from leveret.storage import (
     ackset,
     chunks,
@@ -69,6 +70,7 @@ LAYOUTS = {
     "Ack set": ackset._HEADER.format,
     "Offset set": offsets._HEADER.format,
     "Chunk": offsets._ENTRY.format,
+    "Producer": sequences._ENTRY.format,
 }
 SIZES = {
     "File header": formats.HEADER_BYTES,
@@ -200,6 +202,7 @@ EXAMPLES: dict[str, Callable[[], bytes]] = {
     "entry": lambda: data_of(RETURNED.message()),
     "offset-set": OFFSETS.encode,
     "snapshot": lambda: snapped().encode(),
+    "dedup": lambda: bytes([dedup.Kind.KNOWN]) + sequences.encode_entry(b"p7", OffsetSet([(3, 5), (9, 10)])),
 }
 
 
@@ -228,11 +231,15 @@ def test_the_kinds_of_files_are_those_of_the_code():
 
 
 @pytest.mark.parametrize(
-    ("heading", "enum"),
-    [("| number | kind | ranges | effect |", Kind), ("| outcome | name | |", Outcome)],
+    ("page", "heading", "enum"),
+    [
+        ("cursor.md", "| number | kind | ranges | effect |", Kind),
+        ("cursor.md", "| outcome | name | |", Outcome),
+        ("dedup.md", "| number | kind | the sequences in it |", dedup.Kind),
+    ],
 )
-def test_the_kinds_and_outcomes_of_entries_are_those_of_the_code(heading: str, enum: type[IntEnum]):
-    numbers, names = (column("cursor.md", heading, number) for number in (0, 1))
+def test_the_kinds_and_outcomes_are_those_of_the_code(page: str, heading: str, enum: type[IntEnum]):
+    numbers, names = (column(page, heading, number) for number in (0, 1))
     assert {name: int(number) for name, number in zip(names, numbers, strict=True)} == {
         each.name: each.value for each in enum
     }
@@ -265,6 +272,8 @@ def test_the_lists_of_a_checkpoint_have_the_fields_of_the_code():
         ("cursor.md", "A chunk stands for 65,536 offsets", chunks.CHUNK_SIZE, 65_536),
         ("cursor.md", "at most 32 runs", chunks.RUNS_MAX, 32),
         ("cursor.md", "8,192 bytes", chunks.BITMAP_BYTES, 8192),
+        ("dedup.md", "at most 255", sequences.PRODUCER_BYTES_MAX, 255),
+        ("dedup.md", "have 64 KiB", dedup.WHOLE_AFTER_BYTES, 64 << 10),
     ],
 )
 def test_a_number_in_the_text_is_the_one_in_the_code(page, words, found, said):

@@ -67,6 +67,17 @@ def test_a_failed_round_nacks_what_waits_for_it_and_nothing_else() -> None:
     assert confirms.fail(1) == 0
 
 
+def test_a_failed_round_does_not_nack_what_can_not_be_undone() -> None:
+    confirms = Confirms(CHANNEL)
+    confirms.expect(2, 2)
+    confirms.expect(1, 2, done=True)
+    confirms.expect(1, 2)
+    assert confirms.fail(1) == 3
+    assert read(confirms.release(1)) == [("Nack", 2, True)]
+    assert confirms.fail(1) == 0
+    assert read(confirms.release(2)) == [("Ack", 3, False), ("Nack", 4, False)]
+
+
 steps = st.one_of(
     st.tuples(st.just("transient"), st.integers(1, 5)),
     st.tuples(st.just("persistent"), st.integers(1, 5)),

@@ -167,7 +167,18 @@ OURS = (
         words="the_delay a_multiplier",
     ),
     claim("x-retry-delay-max-ms", SUPPORTED, "And not beyond this.", words="the_delay a_multiplier"),
-    claim("x-dedup", LATER, "Let through without effect for now."),
+    claim(
+        "x-dedup",
+        SUPPORTED,
+        "What a producer (`x-producer`) sends twice under one number (`x-seq`) is stored once.",
+        words="a_sequence_is_stored_once_and_confirmed the_set_is_exact it_survives",
+    ),
+    claim(
+        "x-dedup-window",
+        SUPPORTED,
+        "How far below the highest numbers are remembered; 100,000 without it.",
+        words="below_the_window",
+    ),
 )
 
 EXCHANGE_TYPES = (

@@ -103,9 +103,30 @@ HEADERS = (
         "On every queue, from the second delivery on.",
         words="a_quorum_queue_counts count",
     ),
-    claim("x-delay", LATER, "With `x-delayed-message`."),
-    claim("x-producer", LATER, "With `x-dedup`."),
-    claim("x-seq", LATER, "With `x-dedup`."),
+    claim(
+        "x-delivery-tag",
+        SUPPORTED,
+        "Published to `amq.leveret.requeue`: the delivery that goes back.",
+        words="a_delivery_comes_back_after the_delay_is_chosen an_unknown_tag",
+    ),
+    claim(
+        "x-delay",
+        SUPPORTED,
+        "Published to `amq.leveret.requeue`: when it is back, in ms. Not yet with `x-delayed-message`.",
+        words="a_delivery_comes_back_after the_delay_is_chosen the_delay_overrules",
+    ),
+    claim(
+        "x-producer",
+        SUPPORTED,
+        "On queues with `x-dedup`: who counts.",
+        words="a_sequence_is_stored_once_and_confirmed producers_count",
+    ),
+    claim(
+        "x-seq",
+        SUPPORTED,
+        "On queues with `x-dedup`: the number under which a message is stored once.",
+        words="a_sequence_is_stored_once_and_confirmed the_set_is_exact the_largest",
+    ),
 )
 
 CLIENT_CAPABILITIES = (
@@ -160,6 +181,8 @@ SERVER_CAPABILITIES = tuple(
         "authentication_failure_close",
         "per_consumer_qos",
         "direct_reply_to",
+        "delayed_requeue",
+        "publisher_dedup",
     )
 )
 

@@ -36,6 +36,11 @@ REWRITES: Sequence[Rewrite] = (
         "Product, platform, copyright, information and cluster name are each server's own.",
     ),
     Rewrite(
+        r"(?:, )?'(?:delayed_requeue|publisher_dedup)': True",
+        "",
+        "Leveret can do more, and announces it.",
+    ),
+    Rewrite(
         r"headers=\{'x-delivery-count': \w:\d+\} ?",
         "",
         "Leveret counts deliveries on every queue, and tells from the second one on.",

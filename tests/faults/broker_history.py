@@ -289,7 +289,7 @@ class BrokerHistory:
         for client in self.clients.all:
             for channel in client.wire.connection.channels.values():
                 buffered = channel.transaction.settlements if channel.transaction else []
-                for run in (*channel.unacked, *(run for taken, _ in buffered for run in taken)):
+                for run in (*channel.unacked, *(run for taken, *_ in buffered for run in taken)):
                     held.setdefault(run.holder.queue, set()).update(range(*run.offsets))
         for queue in self.broker.vhosts["/"].queues.values():
             in_flight = {

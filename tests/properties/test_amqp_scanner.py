@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pamqp import frame as pamqp_frame
 
 from leveret.amqp.deliveries import deliver_frames
-from leveret.amqp.events import Contents
+from leveret.amqp.events import Contents, Deliveries, Event
 from leveret.amqp.frames import BODY, HEADER, HEARTBEAT_FRAME, METHOD, PROTOCOL_HEADER, frame
 from leveret.amqp.scanner import Scanner
 from tests.amqp import reference
@@ -30,6 +30,11 @@ publish_methods = st.sampled_from(
         struct.pack(">HH", 60, 60) + b"\1c" + bytes(9) + b"\0\0",
     ]
 )
+deliver_methods = st.builds(
+    lambda tag, key: struct.pack(">HH2sQ", 60, 60, b"\1c", tag) + b"\0\0" + bytes((len(key),)) + key,
+    st.integers(0, 2**64 - 1),
+    st.binary(max_size=5),
+)
 headers = st.sampled_from([{}, {"delivery_mode": 2}, {"headers": {"a": 1}, "message_id": "m"}])
 
 
@@ -44,6 +49,19 @@ def message_frames(draw: st.DrawFn, channel: int) -> list[bytes]:
         frame(HEADER, channel, header),
         *(frame(BODY, channel, piece) for piece in pieces),
     ]
+
+
+@st.composite
+def delivery_frames(draw: st.DrawFn, channel: int) -> list[bytes]:
+    """Deliveries in a row, most of them with a body in one frame: what a client reads all day."""
+    found: list[bytes] = []
+    for size in draw(st.lists(st.sampled_from([0, 1, 5, 60, 120, 200, FRAME_MAX, 290]), max_size=4)):
+        found.append(frame(METHOD, channel, draw(deliver_methods)))
+        found.append(frame(HEADER, channel, header_of(size, **draw(headers))))
+        if size:
+            step = draw(st.sampled_from([size, 50]))
+            found += [frame(BODY, channel, bytes(min(step, size - at))) for at in range(0, size, step)]
+    return found
 
 
 @st.composite
@@ -68,7 +86,7 @@ def streams(draw: st.DrawFn) -> bytes:
     """Frames of several channels, each channel's in their order; sometimes with damage."""
     lanes: list[list[bytes]] = []
     for channel in draw(st.lists(st.integers(0, 3), min_size=1, max_size=4, unique=True)):
-        makers = [message_frames, message_frames, settlement_frames, odd_frames]
+        makers = [message_frames, delivery_frames, settlement_frames, odd_frames]
         chosen = draw(st.lists(st.sampled_from(makers[: 4 if draw(st.booleans()) else 3]), max_size=5))
         lanes.append([each for maker in chosen for each in draw(maker(channel))])
     lanes.append([HEARTBEAT_FRAME] * draw(st.integers(0, 2)))
@@ -98,15 +116,37 @@ def cut(data: bytes, sizes: list[int]) -> list[bytes]:
     return [data[start:stop] for start, stop in pairwise(places)]
 
 
-def scanned(pieces: list[bytes], *, texts: bool, greeted: bool = True) -> list[reference.Seen]:
-    scanner = Scanner(greeted=greeted, message_max_bytes=MESSAGE_MAX_BYTES)
-    scanner.frame_max = FRAME_MAX
-    events = [event for piece in pieces for event in scanner.feed(piece)]
+def scanned(
+    pieces: list[bytes],
+    *,
+    texts: bool,
+    greeted: bool = True,
+    message_max_bytes: int = MESSAGE_MAX_BYTES,
+    frame_max: int = FRAME_MAX,
+) -> list[reference.Seen]:
+    scanner = Scanner(greeted=greeted, message_max_bytes=message_max_bytes)
+    scanner.frame_max = frame_max
+    events = [
+        contents for piece in pieces for event in scanner.feed(piece) for contents in as_contents(event)
+    ]
     return reference.flattened(events, texts=texts)
 
 
-def plain(data: bytes, *, greeted: bool = True) -> list[reference.Seen]:
-    return reference.read(data, greeted=greeted, frame_max=FRAME_MAX, message_max_bytes=MESSAGE_MAX_BYTES)
+def as_contents(event: Event) -> list[Event]:
+    """Deliveries one by one, in the form that all other contents have."""
+    if not isinstance(event, Deliveries):
+        return [event]
+    return [Contents(event.channel, method, [(header, body)]) for method, header, body in event.messages]
+
+
+def plain(
+    data: bytes,
+    *,
+    greeted: bool = True,
+    message_max_bytes: int = MESSAGE_MAX_BYTES,
+    frame_max: int = FRAME_MAX,
+) -> list[reference.Seen]:
+    return reference.read(data, greeted=greeted, frame_max=frame_max, message_max_bytes=message_max_bytes)
 
 
 cuts = st.lists(st.integers(1, 60), max_size=30)
@@ -131,6 +171,16 @@ def test_it_does_not_matter_where_the_bytes_are_cut(data: bytes, sizes: list[int
     whole = scanned([data], texts=True)
     assert scanned(cut(data, sizes), texts=True) == whole
     assert scanned([bytes((octet,)) for octet in data], texts=True) == whole
+
+
+@given(streams(), cuts, st.sampled_from([0, 60, 130, 300]), st.sampled_from([0, 128, FRAME_MAX]))
+@settings(max_examples=500)
+def test_limits_hold_however_the_bytes_come(
+    data: bytes, sizes: list[int], message_max_bytes: int, frame_max: int
+) -> None:
+    limits = {"message_max_bytes": message_max_bytes, "frame_max": frame_max}
+    assert scanned([data], texts=False, **limits) == plain(data, **limits)
+    assert scanned(cut(data, sizes), texts=False, **limits) == plain(data, **limits)
 
 
 @given(st.binary(max_size=7) | st.just(PROTOCOL_HEADER), streams(), cuts)
@@ -203,8 +253,8 @@ def test_deliveries_are_read_back_as_they_were_meant(
     scanner = Scanner(greeted=True)
     scanner.frame_max = frame_max
     events = scanner.feed(data)
-    assert all(isinstance(event, Contents) and event.channel == channel for event in events)
-    got = [(event.method, header, body) for event in events for header, body in event.contents]
+    assert all(isinstance(event, Deliveries) and event.channel == channel for event in events)
+    got = [message for event in events for message in event.messages]
     assert [each[1:] for each in got] == list(zip(columns["headers"], columns["bodies"], strict=True))
     tag_at = 5 + len(consumer_tag)
     expected = zip(columns["redelivered"], columns["exchanges"], columns["keys"], strict=True)

@@ -53,6 +53,8 @@ def test_the_broker_says_what_it_is(connect: Callable[..., Client]) -> None:
             "authentication_failure_close",
             "per_consumer_qos",
             "direct_reply_to",
+            "delayed_requeue",
+            "publisher_dedup",
         ),
         True,
     )

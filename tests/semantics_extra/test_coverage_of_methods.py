@@ -153,6 +153,8 @@ def test_credit_is_a_method_that_nobody_knows(leveret_broker: Broker) -> None:
         "authentication_failure_close",
         "per_consumer_qos",
         "direct_reply_to",
+        "delayed_requeue",
+        "publisher_dedup",
     ],
 )
 def test_a_capability_is_announced(leveret_broker: Broker, capability: str) -> None:

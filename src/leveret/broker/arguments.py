@@ -3,7 +3,7 @@
 Owns RabbitMQ's checks, their order and their texts, and the typed form in which a queue reads its arguments.
 Which policies overrule them and what a queue does with them is left to the queue. Unknown arguments are let
 through, as RabbitMQ does. The rule: a text is RabbitMQ 3.10's, to the letter, wherever RabbitMQ has one;
-arguments that only Leveret has (`x-retry-…`, `x-consumer-timeout…`) are refused in the same form.
+arguments that only Leveret has (`x-retry-…`, `x-consumer-timeout…`, `x-dedup…`) are refused in the same form.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ OVERFLOWS: Final = ("drop-head", "reject-publish", "reject-publish-dlx")
 TIMEOUT_ACTIONS: Final = ("cancel", "retry", "dead-letter")
 QUEUE_TYPES: Final = ("classic", "quorum")
 DEFAULT_RETRY_MULTIPLIER: Final = 2.0
+DEFAULT_DEDUP_WINDOW: Final = 100_000
 
 _T = TypeVar("_T")
 _PLAIN_ATOM: Final = re.compile(r"[a-z][A-Za-z0-9_@]*")
@@ -74,6 +75,8 @@ _OUR_CHECKS: Final[Mapping[str, Check]] = {
     "x-retry-delay-ms": expiry,
     "x-retry-multiplier": multiplier,
     "x-retry-delay-max-ms": expiry,
+    "x-dedup": boolean,
+    "x-dedup-window": positive,
 }
 _CONSUMER_CHECKS: Final[Mapping[str, Check]] = {"x-priority": integer, "x-cancel-on-ha-failover": boolean}
 _CONSUMER_OUR_CHECKS: Final[Mapping[str, Check]] = {"x-consumer-timeout": positive}
@@ -183,6 +186,8 @@ class QueueArguments:
     retry_delay_ms: int | None = None
     retry_multiplier: float = DEFAULT_RETRY_MULTIPLIER
     retry_delay_max_ms: int | None = None
+    dedup: bool = False
+    dedup_window: int = DEFAULT_DEDUP_WINDOW
 
     @classmethod
     def parse(cls, table: Table, *, queue: str, vhost: str) -> QueueArguments:
@@ -206,6 +211,8 @@ class QueueArguments:
             retry_delay_ms=_get(table, "x-retry-delay-ms", int),
             retry_multiplier=DEFAULT_RETRY_MULTIPLIER if factor is None else float(number(factor)),
             retry_delay_max_ms=_get(table, "x-retry-delay-max-ms", int),
+            dedup=_get(table, "x-dedup", bool) or False,
+            dedup_window=_get(table, "x-dedup-window", int) or DEFAULT_DEDUP_WINDOW,
         )
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from leveret.amqp.methods import Method
+from leveret.broker import dedup
 from leveret.broker.accounts import GUEST, GUEST_HASH, Accounts
 from leveret.broker.connection import Connection
 from leveret.broker.counters import Counters
@@ -32,7 +33,6 @@ from leveret.broker.timers import Timers
 from leveret.broker.vhost import VirtualHost, row_of
 from leveret.broker.work import Work
 from leveret.storage.errors import BadRequest, StorageError, WriteFailed
-from leveret.storage.journal import Outcome
 from leveret.storage.log import Log
 from leveret.storage.offsets import Range
 from leveret.storage.records import PERSISTENT, Message
@@ -148,8 +148,20 @@ class Broker:
 
     def append_at_once(self, queue: Queue, messages: Sequence[Message], channel: Channel) -> None:
         """The same, without waiting for the end of the turn."""
-        start = queue.append(messages)
-        self._note_unsynced(queue, start, [(channel, len(messages))])
+        self._append(queue, messages, [(channel, len(messages))])
+
+    def _append(self, queue: Queue, messages: Sequence[Message], senders: list[tuple[Channel, int]]) -> None:
+        if queue.dedup is None:
+            start = queue.append(messages)
+        else:
+            start = queue.log.next
+            work = Work(self)
+            first = 0
+            for position, (channel, count) in enumerate(senders):
+                senders[position] = (channel, work.publish(queue, messages[first : first + count]))
+                first += count
+            work.commit()
+        self._note_unsynced(queue, start, senders)
 
     def owe(self, channel: Channel, count: int, *, durable: bool) -> None:
         """The channel is owed confirms for so many publishes of this turn."""
@@ -181,11 +193,9 @@ class Broker:
             if queue.deleted:
                 continue
             try:
-                start = queue.append(appends.messages)
+                self._append(queue, appends.messages, appends.senders)
             except (WriteFailed, BadRequest) as failed:  # a full disk, or more than the store takes at once
                 error = failed
-            else:
-                self._note_unsynced(queue, start, appends.senders)
         if not self._owing:
             return
         ticket = self.store.ticket
@@ -206,7 +216,7 @@ class Broker:
             return
         ticket = self.store.ticket
         for channel, count in senders:
-            if channel.confirms is not None:
+            if channel.confirms is not None and count:
                 self._unsynced.append((ticket, queue, (start, start + count)))
             start += count
 
@@ -271,12 +281,11 @@ class Broker:
         """
         self.begin_turn()
         self._forget_synced()
-        work = Work(self)
+        work = Work(self, undoing=True)
         for _, queue, (start, stop) in self._unsynced:
             if not queue.deleted:
                 ready = queue.log.read(queue.progress.ready_within(start, stop))
-                failed = [(each.offset, each.offset + 1) for each in ready if each.flags & PERSISTENT]
-                work.drop(queue, failed, Outcome.DROPPED)
+                work.unpublish(queue, [each for each in ready if each.flags & PERSISTENT])
         work.commit()
         self._unsynced.clear()
         for channel in self._waiting:
@@ -344,21 +353,23 @@ class Broker:
         rows = list(rows)
         if not rows:
             self._make_first_things()
-        logs = _logs_of_queues(self.store.logs.values())
+        all_logs = list(self.store.logs.values())
+        logs = _logs_of_queues(log for log in all_logs if dedup.owner_of(log) is None)
+        memories = {dedup.owner_of(log): log for log in all_logs}
         for row in rows:
             if not isinstance(row, QueueRow | BindingRow):
                 self._restore_row(row)
         for row in [row for row in rows if isinstance(row, QueueRow)]:
-            self.vhosts[row.vhost].restore_queue(row, logs.pop((row.vhost, row.name), None))
+            self.vhosts[row.vhost].restore_queue(row, logs.pop((row.vhost, row.name), None), memories)
         for (vhost, _), log in logs.items():  # the crash came before the definition
             if vhost in self.vhosts:
-                self.vhosts[vhost].restore_queue(row_of(log), log)
+                self.vhosts[vhost].restore_queue(row_of(log), log, memories)
         for row in rows:
             if isinstance(row, BindingRow):
                 self._restore_row(row)
-        used = {queue.log.id for each in self.vhosts.values() for queue in each.queues.values()}
-        for id_, log in list(self.store.logs.items()):
-            if id_ not in used:
+        used = {log for each in self.vhosts.values() for queue in each.queues.values() for log in queue.logs}
+        for log in all_logs:
+            if log not in used:
                 self.store.delete_log(log)
 
     def _restore_row(self, row: Row) -> None:

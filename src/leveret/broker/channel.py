@@ -22,7 +22,7 @@ from leveret.amqp.properties import with_headers
 from leveret.broker import deadlines
 from leveret.broker.confirms import Confirms
 from leveret.broker.consumer import UNLIMITED, Consumer
-from leveret.broker.queue import ranges_of
+from leveret.broker.ranges import ranges_of
 from leveret.broker.transaction import Buffer
 from leveret.broker.unacked import Unacked
 from leveret.storage.journal import Outcome
@@ -108,7 +108,9 @@ class Channel:
             self.connection.send(data)
 
     def release(self) -> None:
-        """Sends the replies and confirms that have become safe."""
+        """Sends the replies and confirms that have become safe; of a closed channel its last words."""
+        if self.closed and not self.connection.running:
+            self._replies.clear()
         safe, defined = self.broker.store.safe_ticket, self.broker.defined
         waited = bool(self._replies)
         while self._replies and self._replies[0][0] <= defined and self._replies[0][1] <= safe:
@@ -122,7 +124,8 @@ class Channel:
 
     @property
     def awaits_durability(self) -> bool:
-        return bool(self._replies) or (self.confirms is not None and len(self.confirms) > 0)
+        owed = self.confirms is not None and not self.closed and len(self.confirms) > 0
+        return bool(self._replies) or owed
 
     # deliveries
 
@@ -234,7 +237,7 @@ class Channel:
     # the end
 
     def close(self) -> None:
-        """Everything it held goes back; nothing more is sent on it."""
+        """Everything it held goes back; nothing is sent on it but replies that it was owed, and its end."""
         if self.closed:
             return
         self.closed = True
@@ -249,7 +252,6 @@ class Channel:
             held.setdefault(run.holder.queue, []).append(run.offsets)
         for queue, ranges in held.items():
             queue.requeue(sorted(ranges))
-        self._replies.clear()
 
 
 def counted_header(queue: Queue, record: Record) -> bytes:

@@ -2,7 +2,8 @@
 
 Owns the sequence numbers. A publish is owed an ack under the ticket of the sync that makes it safe (0 when
 there is nothing to wait for), or a nack; both go out in the order of the publishes, so that all acks between
-two nacks are one frame with `multiple`. When to look is left to the broker: after every turn, every sync.
+two nacks are one frame with `multiple`. What can't be undone (`done`) waits for its ticket however often
+writing fails. When to look is left to the broker: after every turn, every sync.
 The rule: every publish is acked or nacked exactly once, and no ack goes out before its ticket is safe.
 """
 
@@ -25,6 +26,7 @@ class _Owed:
     last: int
     ticket: int
     nack: bool
+    done: bool
 
 
 class Confirms:
@@ -43,20 +45,20 @@ class Confirms:
         """How many publishes are neither acked nor nacked."""
         return self.last - self._paid
 
-    def expect(self, count: int, ticket: int) -> None:
-        """So many publishes are acked once the ticket is safe."""
-        self._owe(count, ticket, nack=False)
+    def expect(self, count: int, ticket: int, *, done: bool = False) -> None:
+        """So many publishes are acked once the ticket is safe; what can't be undone is `done`."""
+        self._owe(count, ticket, nack=False, done=done)
 
     def refuse(self, count: int) -> None:
         """So many publishes are nacked."""
-        self._owe(count, 0, nack=True)
+        self._owe(count, 0, nack=True, done=False)
 
     def fail(self, safe_ticket: int) -> int:
         """Nacks everything that waits for a ticket that is not safe; returns how many publishes that are."""
         failed = 0
         before = self._paid
         for entry in self._owed:
-            if entry.ticket > safe_ticket:
+            if entry.ticket > safe_ticket and not entry.done:
                 failed += entry.last - before
                 entry.ticket, entry.nack = 0, True
             before = entry.last
@@ -79,9 +81,10 @@ class Confirms:
         payload = _CONFIRM.pack(60, _NACK if entry.nack else _ACK, entry.last, multiple)
         return FRAME.pack(METHOD, self._channel, len(payload)) + payload + END
 
-    def _owe(self, count: int, ticket: int, *, nack: bool) -> None:
+    def _owe(self, count: int, ticket: int, *, nack: bool, done: bool) -> None:
         self.last += count
-        if self._owed and self._owed[-1].ticket == ticket and self._owed[-1].nack == nack:
-            self._owed[-1].last = self.last
+        before = self._owed[-1] if self._owed else None
+        if before and before.ticket == ticket and before.nack == nack and before.done == done:
+            before.last = self.last
         else:
-            self._owed.append(_Owed(self.last, ticket, nack))
+            self._owed.append(_Owed(self.last, ticket, nack, done))

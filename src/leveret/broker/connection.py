@@ -32,7 +32,7 @@ from leveret.amqp.frames import FRAME_MIN_BYTES, METHOD, frame
 from leveret.amqp.methods import Method, make
 from leveret.amqp.scanner import PUBLISH, Scanner
 from leveret.amqp.tables import Value
-from leveret.broker import handshake, publishing, settling
+from leveret.broker import handshake, publishing, requeue, settling
 from leveret.broker.accounts import User
 from leveret.broker.channel import DELIVER_BYTES_MAX, Channel
 from leveret.broker.handshake import HungUp, State
@@ -135,6 +135,10 @@ class Connection:
         self.out_bytes = 0
         return data
 
+    @property
+    def running(self) -> bool:
+        return self.state is State.RUNNING
+
     def wake_consumers(self) -> None:
         """There may be room for deliveries again, from the next turn on."""
         for channel in self.channels.values():
@@ -170,7 +174,7 @@ class Connection:
                 if channel is not None:
                     if event.method[:4] != PUBLISH:
                         raise CommandInvalid("unimplemented method", method=(60, event.method[3]))
-                    if not self.publishes:
+                    if not self.publishes and not requeue.is_request(event.method):
                         self._first_publish()
                     publishing.publish(channel, event.method, event.contents)
             case Settlement():
@@ -226,9 +230,8 @@ class Connection:
         elif isinstance(method, commands.Channel.Open) and number not in self.channels:
             self._open(number)
         elif isinstance(method, commands.Channel.Close) and number in self.channels:
-            self._end_channel(number)
             self._knows().discard(number)
-            self.send_method(number, commands.Channel.CloseOk())
+            self._end_channel(number).reply(commands.Channel.CloseOk())
         else:
             channel = self._open_channel(number)
             handler = HANDLERS.get(type(method))
@@ -269,12 +272,13 @@ class Connection:
         self._knows().add(number)  # the scanner has done so, but a close may have come in between
         self.send_method(number, make(commands.Channel.OpenOk, channel_id=""))
 
-    def _end_channel(self, number: int) -> None:
-        """What it published takes effect, what it holds goes back, what it still was owed is void."""
+    def _end_channel(self, number: int) -> Channel:
+        """What it published takes effect, what it holds goes back; confirms that it was owed are void."""
         self.broker.flush()
         channel = self.channels.pop(number)
         channel.release()
         channel.close()
+        return channel
 
     def fail_channel(self, channel: Channel, error: ChannelException) -> None:
         """Closes a channel for a reason that no frame of the client gave."""
@@ -292,9 +296,9 @@ class Connection:
         if event is not None and error.method == (0, 0):
             class_id, method_id = _method_ids(event)
         if isinstance(error, ChannelException) and number in self.channels and self.state is State.RUNNING:
-            self._end_channel(number)
+            channel = self._end_channel(number)
             self.closing.add(number)
-            self.send_method(number, _close(commands.Channel.Close, error, class_id, method_id))
+            channel.reply(_close(commands.Channel.Close, error, class_id, method_id))
         elif self.state is not State.CLOSING:
             self.close(error, class_id=class_id, method_id=method_id)
 

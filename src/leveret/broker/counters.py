@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 @dataclass(slots=True)
 class Counters:
     published: int = 0
+    deduplicated: int = 0
+    """Publishes that a queue had stored already: once for each such queue."""
     nacked: Counter[str] = field(default_factory=Counter)
     """Publishes, by the reason."""
     dead: Counter[str] = field(default_factory=Counter)

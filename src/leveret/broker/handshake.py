@@ -34,6 +34,8 @@ _CAPABILITIES = (
     "authentication_failure_close",
     "per_consumer_qos",
     "direct_reply_to",
+    "delayed_requeue",
+    "publisher_dedup",
 )
 
 

@@ -32,6 +32,10 @@ def admit(queue: Queue, messages: Sequence[Message], channel: Channel) -> set[in
     refused: set[int] = set()
     position = 0
     while position < len(messages):
+        if queue.knows(messages[position]):
+            queue.broker.counters.deduplicated += 1
+            position += 1
+            continue
         if not _room(queue, messages[position]):
             queue.run()
         count = min(_room(queue, messages[position]), len(messages) - position)
@@ -39,7 +43,9 @@ def admit(queue: Queue, messages: Sequence[Message], channel: Channel) -> set[in
             queue.broker.append_at_once(queue, messages[position : position + count], channel)
             position += count
         elif queue.arguments.max_length_bytes is None:
-            return refused | set(range(position, len(messages)))
+            rest = {at for at in range(position, len(messages)) if not queue.knows(messages[at])}
+            queue.broker.counters.deduplicated += len(messages) - position - len(rest)
+            return refused | rest
         else:  # a smaller one may fit
             refused.add(position)
             position += 1

@@ -20,7 +20,7 @@ from leveret.amqp.frames import content_frames
 from leveret.amqp.methods import make
 from leveret.amqp.names import to_bytes
 from leveret.amqp.tables import Value
-from leveret.broker import deadletters, overflow, replyto
+from leveret.broker import deadletters, overflow, replyto, requeue, sequences
 from leveret.broker.arguments import parse_expiration
 from leveret.broker.deaths import Reason
 from leveret.broker.exchange import Exchange
@@ -56,6 +56,8 @@ class Route(NamedTuple):
     """A queue may refuse messages."""
     durable: bool
     """A queue keeps persistent messages."""
+    dedup: bool
+    """A queue may have stored a message already: it is confirmed with what was stored, whatever it is."""
 
 
 def publish(channel: Channel, method: bytes, contents: list[tuple[bytes, bytes]]) -> None:
@@ -87,6 +89,8 @@ def publish(channel: Channel, method: bytes, contents: list[tuple[bytes, bytes]]
             all_flags |= meaning
             messages.append(Message(exchange, key, header, body, meaning & 0xFF, meaning >> 8))
         _accept(channel, route, messages, persistent=bool(all_flags & PERSISTENT))
+    elif requeue.is_request(method):
+        requeue.requeue(channel, contents)
     else:
         _publish_singly(channel, route, contents)
 
@@ -96,13 +100,14 @@ def _resolve(channel: Channel, method: bytes) -> Route:
     publish = methods.decode(method)
     assert isinstance(publish, commands.Basic.Publish)
     vhost = channel.vhost
-    channel.connection.check_access("write", "exchange", publish.exchange)
+    if not requeue.is_request(method):  # which whoever was sent the delivery may ask for
+        channel.connection.check_access("write", "exchange", publish.exchange)
     if publish.immediate:
         raise NotImplemented_("immediate=true")
     exchange = vhost.exchange(publish.exchange)
     if exchange.internal:
         raise AccessRefused(f"cannot publish to internal {vhost.describe(exchange)}")
-    if not exchange.name and replyto.is_reply_key(publish.routing_key):
+    if requeue.is_request(method) or (not exchange.name and replyto.is_reply_key(publish.routing_key)):
         by_headers = True
     else:
         by_headers = vhost.looks_at_headers(exchange)
@@ -118,6 +123,7 @@ def _resolve(channel: Channel, method: bytes) -> Route:
         by_headers,
         any(map(overflow.refuses, queues)),
         _any_durable(queues),
+        _any_dedup(queues),
     )
 
 
@@ -125,11 +131,18 @@ def _any_durable(queues: Sequence[Queue]) -> bool:
     return any(queue.durable for queue in queues)
 
 
+def _any_dedup(queues: Sequence[Queue]) -> bool:
+    return any(queue.dedup is not None for queue in queues)
+
+
 def _look_at(seen: dict[bytes, int], header: bytes) -> int:
     """What a content header means for the store: flags, and the priority above them. Or `SPECIAL`."""
     peek = properties.peek(header)
+    named = None
     if peek.headers is not None:
-        properties.headers_of(header)  # who reads them later could not blame the publisher any more
+        named = sequences.leading(header, *peek.headers)
+        if named is None or named[2] != peek.headers[1]:
+            properties.headers_of(header)  # who reads them later could not blame the publisher any more
     _check_mode(peek.delivery_mode)
     if peek.user_id is not None or replyto.NAME_BYTES in header or b"\x02CC" in header or b"BCC" in header:
         return SPECIAL
@@ -137,7 +150,7 @@ def _look_at(seen: dict[bytes, int], header: bytes) -> int:
     if peek.expiration is not None:
         parse_expiration(peek.expiration)
         meaning |= EXPIRES
-    if len(header) <= _REMEMBERED_BYTES_MAX:
+    if len(header) <= _REMEMBERED_BYTES_MAX and named is None:  # one with a sequence does not come again
         if len(seen) >= _REMEMBERED_MAX:
             seen.clear()
         seen[header] = meaning
@@ -161,9 +174,13 @@ def _publish_singly(channel: Channel, route: Route, contents: Sequence[tuple[byt
             continue
         keys, header = _copies(route, header)
         queues = tuple(channel.vhost.route_message(route.exchange, keys, header))
-        refusing = any(map(overflow.refuses, queues))
         message = Message(route.exchange_bytes, route.key_bytes, header, body, flags, peek.priority)
-        single = route._replace(queues=queues, refusing=refusing, durable=_any_durable(queues))
+        single = route._replace(
+            queues=queues,
+            refusing=any(map(overflow.refuses, queues)),
+            durable=_any_durable(queues),
+            dedup=_any_dedup(queues),
+        )
         _accept(channel, single, [message], persistent=peek.persistent)
 
 
@@ -228,7 +245,7 @@ def _accept(channel: Channel, route: Route, messages: list[Message], *, persiste
     for queue in route.queues:
         broker.enqueue(queue, messages, channel)
     if channel.confirms is not None:
-        broker.owe(channel, len(messages), durable=persistent and route.durable)
+        broker.owe(channel, len(messages), durable=route.durable and (persistent or route.dedup))
 
 
 def _offer(channel: Channel, route: Route, messages: Sequence[Message]) -> None:

@@ -2,9 +2,9 @@
 
 Owns the order of things: what comes in is appended, what is ready goes to whoever has credit, what is settled
 leaves, what is returned goes back to its place. Each further rule has a file of its own: `expiry` (TTL),
-`overflow` (length limits), `deadletters` (where messages go that die), `consumer` (whose turn it is). Frames
-and tags are the channel's. The rule: a message is in exactly one state of the cursor (ready, delayed, in
-flight, settled) at any time, and a change of state is one call of the store.
+`overflow` (length limits), `deadletters` (where messages go that die), `dedup` (what publishers send twice),
+`consumer` (whose turn it is). Frames and tags are the channel's. The rule: a message is in exactly one state
+of the cursor (ready, delayed, in flight, settled) at any time; a change of state is one call of the store.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from leveret.broker import deadletters, expiry, overflow
 from leveret.broker.arguments import QueueArguments
 from leveret.broker.consumer import UNLIMITED, Consumer, Consumers
 from leveret.broker.deaths import Reason
+from leveret.broker.dedup import Dedup
 from leveret.broker.flags import EXPIRES
+from leveret.broker.ranges import ranges_of
 from leveret.broker.work import Work
 from leveret.storage.cursor import Cursor
 from leveret.storage.journal import Outcome
@@ -56,6 +58,7 @@ class Queue:
         durable: bool = False,
         auto_delete: bool = False,
         owner: Connection | None = None,
+        dedup: Dedup | None = None,
     ) -> None:
         self.broker = broker
         self.vhost = vhost
@@ -70,6 +73,8 @@ class Queue:
         self.auto_delete = auto_delete
         self.owner = owner
         """The connection that an exclusive queue belongs to."""
+        self.dedup = dedup
+        """What it remembers of publishes, where it stores each once."""
         self.consumers = Consumers(single_active=arguments.single_active_consumer)
         self.deleted = False
         self.defined = 0
@@ -88,6 +93,12 @@ class Queue:
         return f"queue '{self.name}' in vhost '{self.vhost.name}'"
 
     # what it holds
+
+    @property
+    def logs(self) -> list[Log]:
+        """All that the store keeps of it: its log, and behind it what it remembers of publishes."""
+        memory = None if self.dedup is None else self.dedup.log
+        return [self.log] if memory is None else [self.log, memory]
 
     @property
     def ready(self) -> int:
@@ -134,6 +145,10 @@ class Queue:
         if self.arguments.max_length_bytes is not None:
             self.waiting_bytes += sum(len(message.body) for message in messages)
         self.wake()
+
+    def knows(self, message: Message) -> bool:
+        """Whether a publish is known to be stored already."""
+        return self.dedup is not None and self.dedup.knows(message)
 
     def counted_bytes(self, ranges: Sequence[Range]) -> int:
         """Bytes of the bodies, where the queue has a limit of them; else 0."""
@@ -259,9 +274,11 @@ class Queue:
         *,
         delayed: bool = False,
         late: bool = False,
+        delay_ms: int | None = None,
         work: Work | None = None,
     ) -> None:
-        """Back to where it was; `delayed` where the queue says so, or `late` anyway, and more each time."""
+        """Back to where it was: after `delay_ms` if the consumer has chosen; else `delayed` where the queue
+        says so, or `late` anyway, and more each time."""
         if self.deleted:
             return
         part = work or Work(self.broker)
@@ -269,7 +286,10 @@ class Queue:
         limit = self.arguments.delivery_limit
         if limit is not None:
             ranges = self._bury_over_limit(ranges, limit, part)
-        if ranges and (late or (delayed and self.arguments.retry_delay_ms is not None)):
+        if ranges and delay_ms is not None:
+            due_us = self.broker.now_us() + 1000 * delay_ms if delay_ms else 0
+            part.give_back(self, ranges, not_before_us=due_us)
+        elif ranges and (late or (delayed and self.arguments.retry_delay_ms is not None)):
             self._retry(ranges, part)
         elif ranges:
             part.give_back(self, ranges)
@@ -373,23 +393,3 @@ def retry_delay_ms(arguments: QueueArguments, returns: int) -> int:
         return int(min(first * arguments.retry_multiplier**returns, most))
     except OverflowError:
         return most
-
-
-def ranges_of(offsets: Iterable[int]) -> list[Range]:
-    """Ascending offsets as ranges.
-
-    >>> ranges_of([1, 2, 3, 7])
-    [(1, 4), (7, 8)]
-    """
-    ranges: list[Range] = []
-    start = stop = -1
-    for offset in offsets:
-        if offset == stop:
-            stop += 1
-            continue
-        if stop > start:
-            ranges.append((start, stop))
-        start, stop = offset, offset + 1
-    if stop > start:
-        ranges.append((start, stop))
-    return ranges

@@ -24,8 +24,11 @@ if TYPE_CHECKING:
     from leveret.broker.queue import Queue
 
 
-def settle(channel: Channel, event: Settlement) -> None:
-    """Does what the frames of the event say, now or when the transaction commits."""
+def settle(channel: Channel, event: Settlement, *, delay_ms: int | None = None) -> None:
+    """Does what the frames of the event say, now or when the transaction commits.
+
+    `delay_ms` is how long a requeue shall take; None leaves it to the queue.
+    """
     while True:
         if event.multiple and event.first in channel.lapsed:
             taken, unknown = channel.unacked.take_below(event.first), None
@@ -35,9 +38,9 @@ def settle(channel: Channel, event: Settlement) -> None:
         else:
             taken, unknown = channel.unacked.take(event.first, event.last)
         if channel.transaction is None:
-            apply(channel, taken, event)
+            apply(channel, taken, event, delay_ms=delay_ms)
         else:
-            channel.transaction.settle(taken, event)
+            channel.transaction.settle(taken, event, delay_ms=delay_ms)
         if unknown is None:
             return
         if unknown not in channel.lapsed:
@@ -54,23 +57,27 @@ def _forget_lapsed(channel: Channel, start: int, stop: int) -> None:
         channel.lapsed.remove(start, stop)
 
 
-def apply(channel: Channel, taken: Iterable[Run[Consumer]], event: Settlement) -> None:
+def apply(
+    channel: Channel, taken: Iterable[Run[Consumer]], event: Settlement, *, delay_ms: int | None
+) -> None:
     for holder, ranges in by_holder(taken).items():
         if event.kind == ACK:
             holder.queue.ack(ranges, who=holder.label)
         elif event.requeue:
-            holder.queue.requeue(ranges, delayed=True)
+            holder.queue.requeue(ranges, delayed=True, delay_ms=delay_ms)
         elif not holder.queue.deleted:
             deadletters.bury(holder.queue, ranges, Reason.REJECTED, in_flight=True)
         channel.freed(holder, sum(stop - start for start, stop in ranges))
 
 
-def refuse(work: Work, queue: Queue, ranges: list[Range], *, requeue: bool) -> None:
+def refuse(
+    work: Work, queue: Queue, ranges: list[Range], *, requeue: bool, delay_ms: int | None = None
+) -> None:
     """A nack or a reject: back to the queue, or to the dead letters."""
     if queue.deleted:
         return
     if requeue:
-        queue.requeue(ranges, delayed=True, work=work)
+        queue.requeue(ranges, delayed=True, delay_ms=delay_ms, work=work)
     else:
         deadletters.bury(queue, ranges, Reason.REJECTED, in_flight=True, work=work)
 

@@ -32,55 +32,54 @@ class Buffer:
     """What a transaction has collected so far."""
 
     publishes: list[tuple[Route, list[Message]]] = field(default_factory=list)
-    settlements: list[tuple[list[Run[Consumer]], Settlement]] = field(default_factory=list)
+    settlements: list[tuple[list[Run[Consumer]], Settlement, int | None]] = field(default_factory=list)
+    """With the delay of a requeue, where the consumer has chosen one."""
 
     def publish(self, route: Route, messages: list[Message]) -> None:
         self.publishes.append((route, messages))
 
-    def settle(self, taken: list[Run[Consumer]], event: Settlement) -> None:
+    def settle(self, taken: list[Run[Consumer]], event: Settlement, *, delay_ms: int | None) -> None:
         if taken:
-            self.settlements.append((taken, event))
+            self.settlements.append((taken, event, delay_ms))
 
     def commit(self, channel: Channel) -> int:
         """Makes it all happen; returns the ticket under which it is durable."""
         channel.broker.flush()
-        self._check_room()
         work = Work(channel.broker)
+        for route, messages in self.publishes:
+            for queue in _present(route.queues):
+                work.publish(queue, messages)
+        _check_room(work)
         for route, messages in self.publishes:
             if not route.queues and route.mandatory:
                 publishing.return_messages(channel, route, messages)
-            for queue in _present(route.queues):
-                work.append(queue, messages)
-        for taken, event in self.settlements:
+        for taken, event, delay_ms in self.settlements:
             for holder, ranges in settling.by_holder(taken).items():
                 if event.kind != ACK:
-                    settling.refuse(work, holder.queue, ranges, requeue=event.requeue)
+                    settling.refuse(work, holder.queue, ranges, requeue=event.requeue, delay_ms=delay_ms)
                 elif not holder.queue.deleted:
                     work.settle(holder.queue, ranges, Outcome.ACKED, who=holder.label)
         ticket = work.commit()
-        for taken, _ in self.settlements:
+        for taken, _, _ in self.settlements:
             for run in taken:
                 channel.freed(run.holder, len(run))
         self.publishes, self.settlements = [], []
         return ticket
 
-    def _check_room(self) -> None:
-        """A queue that refuses one of the messages refuses them all: the code and text are RabbitMQ's."""
-        wanted: dict[Queue, list[Message]] = {}
-        for route, messages in self.publishes:
-            for queue in route.queues if route.refusing else ():
-                wanted.setdefault(queue, []).extend(messages)
-        for queue, messages in wanted.items():
-            if overflow.refuses(queue) and not overflow.has_room(queue, messages):
-                raise PreconditionFailed("partial tx completion")
-
     def rollback(self, channel: Channel) -> None:
         """Forgets the publishes; the deliveries are outstanding again."""
-        for taken, _ in self.settlements:
+        for taken, _, _ in self.settlements:
             channel.unacked.restore(taken)
             for run in taken:
                 deadlines.watch(run.holder)
         self.publishes, self.settlements = [], []
+
+
+def _check_room(work: Work) -> None:
+    """A queue that refuses one of the messages refuses them all: the code and text are RabbitMQ's."""
+    for queue, messages in work.appended.items():
+        if overflow.refuses(queue) and not overflow.has_room(queue, messages):
+            raise PreconditionFailed("partial tx completion")
 
 
 def _present(queues: Iterable[Queue]) -> Iterator[Queue]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from leveret.amqp.errors import NotFound
 from leveret.amqp.properties import headers_of
 from leveret.amqp.tables import Value, decode_table, encode_table
+from leveret.broker import dedup
 from leveret.broker.arguments import QueueArguments, alternate_exchange
 from leveret.broker.definitions import BindingRow, Change, ExchangeRow, QueueRow
 from leveret.broker.exchange import Bound, Exchange
@@ -196,6 +197,9 @@ class VirtualHost:
         row = QueueRow(self.name, name, 0, auto_delete, table) if durable and owner is None else None
         log = store.create_log(label=label_of(row) if row else "")
         cursor = store.create_cursor(log, CURSOR, priorities=arguments.max_priority)
+        memory = None
+        if arguments.dedup:
+            memory = dedup.create(store, log, window=arguments.dedup_window, lasting=row is not None)
         queue = self.queues[name] = Queue(
             self.broker,
             self,
@@ -206,6 +210,7 @@ class VirtualHost:
             durable=durable,
             auto_delete=auto_delete,
             owner=owner,
+            dedup=memory,
         )
         self.version += 1
         if durable and owner is None:
@@ -228,7 +233,8 @@ class VirtualHost:
             self.broker.timers.cancel((queue, what))
         for consumer in queue.consumers.clear():
             consumer.channel.consumer_lost(consumer)
-        self.broker.store.delete_log(queue.log)
+        for log in queue.logs:
+            self.broker.store.delete_log(log)
         return number
 
     # bindings
@@ -322,11 +328,11 @@ class VirtualHost:
             alternate=alternate_exchange(row.arguments, name=row.name, vhost=self.name),
         )
 
-    def restore_queue(self, row: QueueRow, log: Log | None) -> None:
+    def restore_queue(self, row: QueueRow, log: Log | None, memories: Mapping[int | None, Log]) -> None:
         """The queue over its log, whose label knows best; over a new one if there is none.
 
         A log is missing when its creation was lost with the last moments of a process. Nothing that was
-        promised can have been in it.
+        promised can have been in it. `memories` are the logs of what queues remember, by the ids of theirs.
         """
         defined = row
         if log is None:
@@ -336,6 +342,10 @@ class VirtualHost:
         cursor = log.cursors.get(CURSOR) or self.broker.store.create_cursor(
             log, CURSOR, priorities=arguments.max_priority
         )
+        memory = None
+        if arguments.dedup:
+            window = arguments.dedup_window
+            memory = dedup.restore(self.broker.store, log, memories.get(log.id), window=window)
         queue = self.queues[row.name] = Queue(
             self.broker,
             self,
@@ -345,6 +355,7 @@ class VirtualHost:
             table=dict(row.arguments),
             durable=True,
             auto_delete=row.auto_delete,
+            dedup=memory,
         )
         if row != defined:
             queue.defined = self.broker.define(Change(row))

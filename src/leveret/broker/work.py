@@ -1,20 +1,22 @@
 """Changes of queues that become durable together, or not at all.
 
 One transaction of the store, with what a queue has to know afterwards: that it grew, that something came
-back. Dead letters (the copies and the settlement of the originals), requeues and `tx.commit` are made of it;
-plain publishes and acks, which need nothing of the kind, go to the store directly.
+back. Dead letters (the copies and the settlement of the originals), requeues, `tx.commit` and publishes that
+a queue stores once are made of it; plain publishes and acks, which need nothing of the kind, go to the store
+directly. What a client publishes comes by `publish`; `append` is for what a queue takes unseen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from leveret.broker import overflow
+from leveret.broker.dedup import Dedup, Fresh
 from leveret.storage.errors import BadRequest, WriteFailed
 from leveret.storage.journal import Outcome
 from leveret.storage.offsets import Range
-from leveret.storage.records import Message
+from leveret.storage.records import Message, Record
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
@@ -24,14 +26,43 @@ if TYPE_CHECKING:
 class Work:
     """`work.append(...)`, `work.settle(...)`, then `ticket = work.commit()`."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, *, undoing: bool = False) -> None:
+        """`undoing` for what takes back a part of a round that could not be written."""
         self._broker = broker
-        self._transaction = broker.store.transaction()
+        self._transaction = broker.store.transaction(undoing=undoing)
         self._appended: dict[Queue, list[Message]] = {}
         self._returned: dict[Queue, int] = {}
         """Queues that get messages back, with the bytes of their bodies where that is counted."""
         self._dropped: dict[Queue, int] = {}
         """Queues that lose messages that nobody had taken, likewise."""
+        self._fresh: dict[Dedup, Fresh] = {}
+        self._undone: dict[Dedup, list[bytes]] = {}
+        """The content headers of what is taken back."""
+        self._known = 0
+
+    @property
+    def appended(self) -> Mapping[Queue, Sequence[Message]]:
+        """What queues get, so far."""
+        return self._appended
+
+    def publish(self, queue: Queue, messages: Sequence[Message]) -> int:
+        """Appends publishes, where the queue wants it without those it has stored; how many are left."""
+        if queue.dedup is not None:
+            fresh = self._fresh.get(queue.dedup)
+            if fresh is None:
+                fresh = self._fresh[queue.dedup] = Fresh(queue.dedup)
+            published = len(messages)
+            messages = [message for message in messages if fresh.take(message)]
+            self._known += published - len(messages)
+        if messages:
+            self.append(queue, messages)
+        return len(messages)
+
+    def unpublish(self, queue: Queue, records: Sequence[Record]) -> None:
+        """Publishes that nobody has taken were not stored, after all."""
+        self.drop(queue, [(each.offset, each.offset + 1) for each in records], Outcome.DROPPED)
+        if queue.dedup is not None:
+            self._undone.setdefault(queue.dedup, []).extend(record.header for record in records)
 
     def append(self, queue: Queue, messages: Sequence[Message]) -> None:
         self._appended.setdefault(queue, []).extend(queue.as_kept(messages))
@@ -69,7 +100,15 @@ class Work:
         """Makes it happen; returns the ticket under which it is durable."""
         for queue, messages in self._appended.items():
             self._transaction.append(queue.log, messages)
+        for dedup, fresh in self._fresh.items():
+            dedup.write(self._transaction, fresh)
+        undone = {dedup: dedup.write_undone(self._transaction, each) for dedup, each in self._undone.items()}
         ticket = self._transaction.commit()
+        self._broker.counters.deduplicated += self._known
+        for dedup, numbers in undone.items():
+            dedup.undone(numbers)
+        for dedup, fresh in self._fresh.items():
+            dedup.stored(fresh)
         for queue, size_bytes in self._dropped.items():
             queue.waiting_bytes -= size_bytes
         for queue, size_bytes in self._returned.items():

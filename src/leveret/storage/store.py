@@ -191,9 +191,9 @@ class Store:
         with self._wal.lock:
             return self._append(log, messages, measured, now_us=self._clock())
 
-    def transaction(self) -> Transaction:
-        """Several changes in one round."""
-        return Transaction(self)
+    def transaction(self, *, undoing: bool = False) -> Transaction:
+        """Several changes in one round; `undoing` a part of one that could not be written."""
+        return Transaction(self, undoing=undoing)
 
     @property
     def ticket(self) -> int:
@@ -272,15 +272,15 @@ class Store:
             self._pending_bytes += size
         return ticket
 
-    def prepare(self, log: Log, count: int) -> None:
+    def prepare(self, log: Log, count: int, *, undoing: bool = False) -> None:
         """Makes sure that so many offsets can be issued; raises when nothing can be appended."""
         self._check_alive(log)
-        if self._wal.failed:
+        if self._wal.failed and not undoing:
             raise self._wal.failed.with_traceback(None)  # or it would grow with every raise
-        if self._wal.collected_bytes > ROUND_BYTES_MAX:
+        if self._wal.collected_bytes > ROUND_BYTES_MAX and not undoing:
             self.sync()
         if log.next + count > log.reserved_safe - self._options.reserve_ahead // 2:
-            self._reserve(log, count)
+            self._reserve(log, count, wait=not undoing)
 
     def apply(self, transaction: Transaction) -> int:
         """Applies a checked transaction in one round."""
@@ -321,7 +321,7 @@ class Store:
             cursor.progress.extend(start, stop, messages)
         return start, stop
 
-    def _reserve(self, log: Log, count: int) -> None:
+    def _reserve(self, log: Log, count: int, *, wait: bool) -> None:
         """Reserves offsets ahead, and waits for it only when what is safely reserved is used up."""
         ahead = self._options.reserve_ahead
         if log.reserve_ticket and log.reserve_ticket <= self._wal.synced:
@@ -331,7 +331,7 @@ class Store:
                 log.reserved = log.next + count + ahead
                 log.touched = True
                 log.reserve_ticket = self._change(reserve=[log.id, log.reserved])
-        if log.next + count > log.reserved_safe:
+        if log.next + count > log.reserved_safe and wait:
             self.sync()
             log.reserved_safe, log.reserve_ticket = log.reserved, 0
 

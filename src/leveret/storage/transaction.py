@@ -26,7 +26,7 @@ from leveret.storage.records import Message
 class Target(Protocol):
     """What a transaction needs of the store."""
 
-    def prepare(self, log: Log, count: int) -> None:
+    def prepare(self, log: Log, count: int, *, undoing: bool) -> None:
         """Makes sure that so many offsets can be issued; raises when nothing can be appended."""
 
     def apply(self, transaction: Transaction) -> int:
@@ -46,6 +46,8 @@ class Transaction:
     offsets: list[Range] = field(default_factory=list)
     measured: list[tuple[int, bool]] = field(default_factory=list)
     """Of the appends: see `log.measure`."""
+    undoing: bool = False
+    """It takes back a part of a round that could not be written, and is not refused for the same reason."""
     _done: bool = False
 
     def append(self, log: Log, messages: Sequence[Message]) -> None:
@@ -80,7 +82,7 @@ class Transaction:
             raise BadRequest("a transaction of more than 1 GiB", hint="Commit less at once.")
         for log, messages in self.appends:
             counts[log.id] += len(messages)
-            self._store.prepare(log, counts[log.id])
+            self._store.prepare(log, counts[log.id], undoing=self.undoing)
         for cursor, entry in (*self.entries, *self.drops):
             cursor.check(entry.who, entry.not_before_us)
         for cursor, ranges in _by_cursor(self.entries):

@@ -1,0 +1,65 @@
+"""A requeue with a delay of the consumer's choice, asked for with a publish that is none.
+
+AMQP's nack has no room for a delay. A publish to the default exchange with the routing key of a pseudo-queue,
+`amq.leveret.requeue`, names a delivery of its own channel (`x-delivery-tag`) and a delay (`x-delay`, in
+milliseconds), and is a nack(requeue=true) of that delivery: no message, nothing routed, nothing returned.
+What becomes of the delivery is left to `settling` and the queue; read here is only what is asked for. The
+rule: the answer of a channel in confirm mode says that the requeue is durable, and because a requeue can't be
+undone, it is never a nack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+from leveret.amqp.errors import PreconditionFailed
+from leveret.amqp.events import Settlement
+from leveret.amqp.properties import headers_of
+from leveret.amqp.scanner import NACK
+from leveret.amqp.tables import Value
+from leveret.broker import settling
+from leveret.broker.terms import is_integer, type_name
+
+if TYPE_CHECKING:
+    from leveret.broker.channel import Channel
+
+KEY: Final = "amq.leveret.requeue"
+DELAY_MS_MAX: Final = 0xFFFF_FFFF
+"""49 days: what RabbitMQ's plugin for delayed messages allows."""
+_TAG_MAX: Final = (1 << 63) - 1
+_NAMES: Final = b"\x00" + bytes([len(KEY)]) + KEY.encode()
+"""How the exchange and the routing key stand in a basic.publish, behind its ids and a reserved number."""
+_NAMES_AT: Final = 6
+
+
+def is_request(publish: bytes) -> bool:
+    """Whether a basic.publish asks for a requeue."""
+    return publish.startswith(_NAMES, _NAMES_AT)
+
+
+def requeue(channel: Channel, contents: Iterable[tuple[bytes, bytes]]) -> None:
+    """Does what the messages ask for, now or when the transaction commits; their bodies say nothing."""
+    broker = channel.broker
+    broker.flush()
+    for header, _ in contents:
+        headers = headers_of(header)
+        tag = _number(headers, "x-delivery-tag", 0, _TAG_MAX)
+        delay_ms = _number(headers, "x-delay", 0, DELAY_MS_MAX)
+        nack = Settlement(channel.number, NACK, tag, tag, requeue=True)
+        settling.settle(channel, nack, delay_ms=delay_ms)
+        if channel.confirms is not None:
+            channel.confirms.expect(1, broker.store.ticket, done=True)
+            broker.await_durable(channel)
+
+
+def _number(headers: dict[str, Value], name: str, least: int, most: int) -> int:
+    value = headers.get(name)
+    found = f"is of type {type_name(value)}" if name in headers else "is missing"
+    if isinstance(value, int) and is_integer(value):
+        if least <= value <= most:
+            return value
+        found = f"is {value}"
+    raise PreconditionFailed(
+        f"a publish to '{KEY}' needs the header '{name}', an integer from {least} to {most}; it {found}"
+    )
