@@ -192,3 +192,25 @@ def test_the_flags_are_those_of_the_specification() -> None:
     flags = [getattr(properties, name.upper()) for name in EVERY]
     assert flags == [0x8000 >> place for place in range(14)]
     assert flags == [commands.Basic.Properties.flags[name] for name in commands.Basic.Properties.attributes()]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {},
+        {"content_type": "text/plain"},
+        {"content_encoding": "gzip"},
+        {"content_type": "a", "content_encoding": "b", "headers": {"x": 1}, "message_id": "m"},
+        {"message_id": "m"},
+    ],
+)
+def test_content_type_and_encoding_are_read_without_the_rest(said):
+    header = properties.encode(said, 3)
+    assert properties.content_of(header) == (said.get("content_type"), said.get("content_encoding"))
+
+
+@pytest.mark.parametrize("kept", [0, 12, 13, 14, 17])
+def test_content_type_of_a_header_that_is_cut_off_is_a_syntax_error(kept):
+    header = properties.encode({"content_type": "text/plain"}, 3)[:kept]
+    with pytest.raises(SyntaxError_):
+        properties.content_of(header)

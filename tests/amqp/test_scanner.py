@@ -5,6 +5,7 @@ from pamqp import commands
 
 from leveret.amqp.events import (
     Contents,
+    Deliveries,
     Heartbeat,
     MethodFrame,
     Oversized,
@@ -117,8 +118,8 @@ def test_messages_of_several_channels_may_be_interleaved() -> None:
     ]
 
 
-@pytest.mark.parametrize("kind", [commands.Basic.Return, commands.Basic.Deliver, commands.Basic.GetOk])
-def test_a_client_reads_contents_from_a_server(kind: type[commands.Basic.Deliver]) -> None:
+@pytest.mark.parametrize("kind", [commands.Basic.Return, commands.Basic.GetOk])
+def test_a_client_reads_contents_from_a_server(kind: type[commands.Basic.Return]) -> None:
     data = sent(1, kind)
     assert fed(data + content(1, header_of(1), b"x")) == [Contents(1, data[7:-1], [(header_of(1), b"x")])]
 
@@ -385,3 +386,162 @@ def test_a_close_ok_ends_a_message_that_will_not_be_finished() -> None:
     events = scanner.feed(PUBLISH_FRAME + close_ok)
     assert events == [MethodFrame(1, close_ok[7:-1])]
     assert scanner.feed(close_ok) == events
+
+
+# what a server delivers
+
+
+def deliver(tag: int, channel: int = 1) -> bytes:
+    return sent(channel, commands.Basic.Deliver, consumer_tag="c", delivery_tag=tag, routing_key="q")
+
+
+def delivered(tag: int, body: bytes, *, channel: int = 1, step: int = 4088) -> bytes:
+    return deliver(tag, channel) + content(channel, header_of(len(body)), body, step=step)
+
+
+def message(tag: int, body: bytes) -> tuple[bytes, bytes, bytes]:
+    """As it is in `Deliveries`."""
+    return deliver(tag)[7:-1], header_of(len(body)), body
+
+
+def messages_in(events: list[object]) -> list[tuple[bytes, bytes, bytes]]:
+    assert all(isinstance(event, Deliveries) for event in events)
+    return [each for event in events for each in event.messages]
+
+
+def test_deliveries_in_a_row_are_one_event_whatever_their_methods_say() -> None:
+    bodies = [b"one", b"", b"three", b"x" * 4088]
+    data = b"".join(delivered(tag, body) for tag, body in enumerate(bodies, 1))
+    assert fed(data) == [Deliveries(1, [message(tag, body) for tag, body in enumerate(bodies, 1)])]
+
+
+def test_deliveries_on_another_channel_are_another_event() -> None:
+    data = delivered(1, b"a") + delivered(2, b"b") + delivered(1, b"c", channel=2) + delivered(3, b"d")
+    assert [(event.channel, len(event.messages)) for event in fed(data)] == [(1, 2), (2, 1), (1, 1)]
+
+
+def test_a_delivered_body_over_many_frames_is_put_together() -> None:
+    body = bytes(range(256)) * 10
+    data = delivered(1, b"before") + delivered(2, body, step=700) + delivered(3, b"after")
+    assert messages_in(fed(data)) == [message(1, b"before"), message(2, body), message(3, b"after")]
+
+
+@pytest.mark.parametrize("body", [b"body", b""])
+def test_wherever_a_run_of_deliveries_is_cut_nothing_is_lost(body: bytes) -> None:
+    data = b"".join(delivered(tag, body) for tag in (1, 2, 3))
+    for place in range(len(data)):
+        events = fed(data[:place], data[place:])
+        assert messages_in(events) == [message(tag, body) for tag in (1, 2, 3)], place
+
+
+def test_deliveries_may_come_byte_by_byte() -> None:
+    data = delivered(1, b"one") + delivered(2, b"") + delivered(3, b"three", step=2)
+    events = fed(*(bytes((octet,)) for octet in data))
+    assert messages_in(events) == [message(1, b"one"), message(2, b""), message(3, b"three")]
+
+
+def test_between_deliveries_anything_may_come() -> None:
+    data = (
+        delivered(1, b"a") + HEARTBEAT_FRAME + delivered(2, b"b") + settlement(1, ACK, 1) + delivered(3, b"c")
+    )
+    kinds = [Deliveries, Heartbeat, Deliveries, Settlement, Deliveries]
+    assert [type(event) for event in fed(data)] == kinds
+
+
+def test_deliveries_of_several_channels_may_be_interleaved() -> None:
+    header = frame(HEADER, 1, header_of(1))
+    data = deliver(1) + delivered(7, b"2", channel=2) + header + HEARTBEAT_FRAME + frame(BODY, 1, b"1")
+    two, beat, one = fed(data)
+    assert (two.channel, beat, one) == (2, Heartbeat(), Deliveries(1, [message(1, b"1")]))
+
+
+def test_a_client_that_delivers_is_given_no_deliveries() -> None:
+    made = Scanner()
+    (_, event) = made.feed(PROTOCOL_HEADER + delivered(1, b"x"))
+    assert isinstance(event, Contents)
+
+
+def test_on_channel_0_nothing_is_delivered() -> None:
+    method, *wrong = fed(delivered(1, b"x", channel=0))
+    assert method == MethodFrame(0, deliver(1)[7:-1])
+    assert [each.error.code for each in wrong] == [505, 505]
+
+
+def test_a_delivery_too_large_is_announced_and_skipped_however_it_comes() -> None:
+    data = delivered(1, b"x" * 30) + delivered(2, b"y" * 10)
+    for place in range(len(data)):
+        oversized, after = fed(data[:place], data[place:], message_max_bytes=29)
+        assert oversized == Oversized(1, deliver(1)[7:-1], 30), place
+        assert after == Deliveries(1, [message(2, b"y" * 10)]), place
+
+
+def test_where_channels_are_known_only_those_are_delivered_to() -> None:
+    made = scanner()
+    made.channels = {1}
+    assert made.feed(delivered(1, b"x")) == [Deliveries(1, [message(1, b"x")])]
+    method, *wrong = made.feed(delivered(1, b"x", channel=2))
+    assert method == MethodFrame(2, deliver(1)[7:-1])
+    assert [each.error.code for each in wrong] == [505, 505]
+
+
+def test_delivered_frames_may_be_as_large_as_memory_without_a_limit() -> None:
+    data = delivered(1, bytes(9000), step=9000) + delivered(2, b"x")
+    assert messages_in(fed(data, frame_max=0)) == [message(1, bytes(9000)), message(2, b"x")]
+
+
+HEADER_1 = frame(HEADER, 1, header_of(1))
+BODY_1 = frame(BODY, 1, b"x")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        pytest.param(content(2, header_of(1), b"x"), id="header of another channel"),
+        pytest.param(frame(HEADER, 1, b"\0\x0a" + header_of(1)[2:]) + BODY_1, id="header of another class"),
+        pytest.param(frame(HEADER, 1, b"\0\x3c\0\1" + header_of(1)[4:]) + BODY_1, id="weight"),
+        pytest.param(frame(HEADER, 1, header_of(1)[:13]) + BODY_1, id="short header"),
+        pytest.param(frame(BODY, 1, b"x" * 20), id="body for a header"),
+        pytest.param(deliver(3) + HEADER_1 + BODY_1, id="method for a header"),
+        pytest.param(HEADER_1[:-1] + b"\0" + BODY_1, id="end of the header"),
+        pytest.param(HEADER_1 + frame(BODY, 2, b"x"), id="body of another channel"),
+        pytest.param(HEADER_1 + BODY_1[:-1] + b"\0", id="end of the body"),
+        pytest.param(HEADER_1 + HEADER_1, id="header for a body"),
+        pytest.param(HEADER_1 + frame(BODY, 1, b"xy"), id="long body"),
+        pytest.param(frame(HEADER, 1, header_of(5000)) + frame(BODY, 1, bytes(5000)), id="large body"),
+        pytest.param(frame(HEADER, 1, header_of(1, headers={"h": "x" * 5000})) + BODY_1, id="large header"),
+    ],
+)
+def test_what_is_no_delivery_after_all_is_looked_at_frame_by_frame(wrong: bytes) -> None:
+    data = delivered(1, b"ok") + deliver(2) + wrong
+    whole = fed(data)
+    assert whole[0] == Deliveries(1, [message(1, b"ok")])
+    assert isinstance(whole[1], Violation)
+    cut = len(delivered(1, b"ok"))
+    apart = fed(data[:cut], *(bytes((octet,)) for octet in data[cut:]))
+    assert list(map(repr, apart)) == list(map(repr, whole))
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param(deliver(2)[:-1] + b"\0", id="end"),
+        pytest.param(frame(METHOD, 1, deliver(2)[7:-1] + bytes(5000)), id="too large"),
+    ],
+)
+def test_a_delivery_whose_method_is_damaged_ends_it(method: bytes) -> None:
+    first, wrong = fed(delivered(1, b"ok") + method + content(1, header_of(1), b"x"))
+    assert first == Deliveries(1, [message(1, b"ok")])
+    assert isinstance(wrong, Violation)
+    assert wrong.lost
+
+
+def test_after_a_mistake_in_a_delivery_the_next_one_is_read() -> None:
+    events = fed(deliver(1) + content(1, header_of(3), b"four") + delivered(2, b"next"))
+    assert [type(event) for event in events] == [Violation, Deliveries]
+
+
+def test_a_delivery_with_a_body_frame_to_come_waits_for_it() -> None:
+    data = delivered(1, b"ok") + delivered(2, b"body")
+    made = scanner()
+    assert made.feed(data[:-12]) == [Deliveries(1, [message(1, b"ok")])]
+    assert made.feed(data[-12:]) == [Deliveries(1, [message(2, b"body")])]

@@ -32,6 +32,13 @@ class Contents(NamedTuple):
     contents: list[tuple[bytes, bytes]]
 
 
+class Deliveries(NamedTuple):
+    """Messages in a row for consumers of a channel: (basic.deliver, content header payload, body) each."""
+
+    channel: int
+    messages: list[tuple[bytes, bytes, bytes]]
+
+
 class Settlement(NamedTuple):
     """Acks, nacks or rejects of the tags `first` to `last`, one frame each; a multiple one stands alone."""
 
@@ -64,4 +71,4 @@ class Heartbeat(NamedTuple):
     """The peer is alive."""
 
 
-Event = ProtocolHeader | MethodFrame | Contents | Settlement | Oversized | Violation | Heartbeat
+Event = ProtocolHeader | MethodFrame | Contents | Deliveries | Settlement | Oversized | Violation | Heartbeat

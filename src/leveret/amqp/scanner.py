@@ -19,6 +19,7 @@ from typing import Final
 from leveret.amqp.errors import AmqpError, FrameError, UnexpectedFrame
 from leveret.amqp.events import (
     Contents,
+    Deliveries,
     Event,
     Heartbeat,
     MethodFrame,
@@ -43,7 +44,8 @@ ACK: Final = 80
 REJECT: Final = 90
 NACK: Final = 120
 PUBLISH: Final = b"\x00\x3c\x00\x28"
-_WITH_CONTENT: Final = {PUBLISH, b"\x00\x3c\x00\x32", b"\x00\x3c\x00\x3c", b"\x00\x3c\x00\x47"}
+DELIVER: Final = b"\x00\x3c\x00\x3c"
+_WITH_CONTENT: Final = {PUBLISH, b"\x00\x3c\x00\x32", DELIVER, b"\x00\x3c\x00\x47"}
 """basic.publish, and for a client return, deliver and get-ok."""
 _SETTLEMENTS: Final = {b"\x00\x3c\x00\x50": ACK, b"\x00\x3c\x00\x5a": REJECT, b"\x00\x3c\x00\x78": NACK}
 _CHANNEL_CLOSE_OK: Final = b"\x00\x14\x00\x29"
@@ -84,6 +86,8 @@ class Scanner:
         """Channels on which messages are put together; None for all. On others a method stands alone."""
         self._message_max_bytes = message_max_bytes
         self._greeted = greeted
+        self._delivered_to = greeted
+        """Only a server delivers."""
         self._stopped = False
         self._rest = b""
         self._assemblies: dict[int, _Assembly] = {}
@@ -128,6 +132,11 @@ class Scanner:
                 method = data[start : start + 4]
                 if method == PUBLISH and self._has_contents(channel):
                     reached = self._publishes(data, position, stop, channel, events)
+                    if reached > position:
+                        position = reached
+                        continue
+                elif method == DELIVER and self._delivered_to and self._has_contents(channel):
+                    reached = self._deliveries(data, position, channel, events)
                     if reached > position:
                         position = reached
                         continue
@@ -181,6 +190,46 @@ class Scanner:
             position = after + 1
         if contents:
             events.append(Contents(channel, method_frame[7:-1], contents))
+        return position
+
+    def _deliveries(self, data: bytes, position: int, channel: int, events: list[Event]) -> int:
+        """Cuts out deliveries that lie whole in the data, from `position` on; where it stopped, as above.
+
+        About 1.5 us each, a third of the way frame by frame.
+        """
+        messages: list[tuple[bytes, bytes, bytes]] = []
+        end = len(data)
+        frame_max = self.frame_max or end
+        unpack_content, unpack_frame = _CONTENT.unpack_from, FRAME.unpack_from
+        while position + 22 <= end:
+            kind, on, size = unpack_frame(data, position)
+            method = position + 7
+            header = method + size + 1
+            if kind != 1 or on != channel or size > frame_max or header + 22 > end:
+                break
+            if data[method : method + 4] != DELIVER or data[header - 1] != 0xCE:
+                break
+            kind, on, size, class_id, weight, body_size = unpack_content(data, header)
+            header_end = header + 7 + size
+            if kind != 2 or on != channel or class_id != 60 or weight or size < 14:
+                break
+            if size > frame_max or body_size > frame_max or body_size > self._message_max_bytes:
+                break
+            if header_end >= end or data[header_end] != 0xCE:
+                break
+            after = header_end
+            body = header_end + 8
+            if body_size:
+                if body > end:
+                    break
+                kind, on, size = unpack_frame(data, header_end + 1)
+                after = body + size
+                if size != body_size or kind != 3 or on != channel or after >= end or data[after] != 0xCE:
+                    break
+            messages.append((data[method : header - 1], data[header + 7 : header_end], data[body:after]))
+            position = after + 1
+        if messages:
+            events.append(Deliveries(channel, messages))
         return position
 
     def _stop(self, channel: int, error: AmqpError, events: list[Event], end: int) -> int:
@@ -269,7 +318,10 @@ class Scanner:
             return
         assert assembly.header is not None
         body = assembly.pieces[0] if len(assembly.pieces) == 1 else b"".join(assembly.pieces)
-        events.append(Contents(channel, assembly.method, [(assembly.header, body)]))
+        if self._delivered_to and assembly.method.startswith(DELIVER):
+            events.append(Deliveries(channel, [(assembly.method, assembly.header, body)]))
+        else:
+            events.append(Contents(channel, assembly.method, [(assembly.header, body)]))
 
 
 def _settlements(data: bytes, position: int, channel: int, kind: int, events: list[Event]) -> int:

@@ -1,0 +1,131 @@
+"""Acks on their way to the broker: as few frames as possible, and never one for what is not done.
+
+Tags of a channel are dense and grow by one. What is done below the lowest tag that is not goes out as one
+ack with `multiple`; what is done above a hole is acked by itself. Everything that is settled in one turn of
+the event loop goes out together at its end. When the channel ends, so does its ledger: acks that come later
+are *stale*, counted and reported, and nothing is written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from leveret.amqp.frames import END
+from leveret.client.channel import Channel
+from leveret.client.decisions import Decision
+from leveret.client.delivery import Settled
+
+if TYPE_CHECKING:
+    from leveret.client.delivery import Delivery
+
+_FRAME: Final = Struct(">BHIHHQ?c")
+_ACK: Final = 80
+_NACK: Final = 120
+_NACK_FRAME: Final = Struct(">BHIHHQBc")
+_REQUEUE: Final = 2
+
+
+class Ledger:
+    """What is settled of one channel's deliveries: `ledger.ack(delivery)`."""
+
+    def __init__(self, channel: Channel, *, stale: Callable[[Delivery], None], no_ack: bool = False) -> None:
+        """`stale` is told of deliveries that are settled too late."""
+        self._channel = channel
+        self._stale = stale
+        self._no_ack = no_ack
+        self._low = 1
+        """The lowest tag that is not settled."""
+        self._acked: set[int] = set()
+        """Done, and not yet said."""
+        self._gone: set[int] = set()
+        """Settled, and said, above the lowest."""
+        self._due = False
+
+    @property
+    def channel(self) -> Channel:
+        return self._channel
+
+    @property
+    def alive(self) -> bool:
+        return self._channel.open
+
+    def settle(self, delivery: Delivery, decision: Decision) -> Settled:
+        if decision is Decision.ACK:
+            return self.ack(delivery)
+        return self.nack(delivery, requeue=decision is Decision.REQUEUE)
+
+    def ack(self, delivery: Delivery) -> Settled:
+        if (wrong := self._taken(delivery)) is not None:
+            return wrong
+        self._acked.add(delivery.tag)
+        self._flush_soon()
+        return Settled.SENT
+
+    def nack(self, delivery: Delivery, *, requeue: bool) -> Settled:
+        if (wrong := self._taken(delivery)) is not None:
+            return wrong
+        bits = _REQUEUE if requeue else 0
+        number = self._channel.number
+        self._channel.session.send(_NACK_FRAME.pack(1, number, 13, 60, _NACK, delivery.tag, bits, END))
+        self._gone.add(delivery.tag)
+        self._flush_soon()
+        return Settled.SENT
+
+    def settled_otherwise(self, delivery: Delivery) -> Settled:
+        """The delivery goes back by other means than a nack: it is only crossed off here."""
+        if (wrong := self._taken(delivery)) is not None:
+            return wrong
+        self._gone.add(delivery.tag)
+        self._flush_soon()
+        return Settled.SENT
+
+    def _taken(self, delivery: Delivery) -> Settled | None:
+        """Marks it as settled; says why it can't be, if it can't."""
+        if delivery.settled:
+            return Settled.TWICE
+        delivery.settled = True
+        if delivery.reminder is not None:
+            delivery.reminder.cancel()
+            delivery.reminder = None
+        if self._no_ack:
+            return Settled.NOT_NEEDED
+        if not self._channel.open:
+            self._stale(delivery)
+            return Settled.STALE
+        return None
+
+    def _flush_soon(self) -> None:
+        if not self._due:
+            self._due = True
+            asyncio.get_running_loop().call_soon(self.flush)
+
+    def flush(self) -> None:
+        """Says what is done."""
+        self._due = False
+        if not self._channel.open:
+            return
+        acked, gone = self._acked, self._gone
+        low, through = self._low, 0
+        while True:
+            if low in acked:
+                acked.discard(low)
+                through = low
+            elif low in gone:
+                gone.discard(low)
+            else:
+                break
+            low += 1
+        self._low = low
+        number = self._channel.number
+        pieces = []
+        if through:
+            pieces.append(_FRAME.pack(1, number, 13, 60, _ACK, through, True, END))
+        if acked:
+            pieces += (_FRAME.pack(1, number, 13, 60, _ACK, tag, False, END) for tag in sorted(acked))
+            gone |= acked
+            acked.clear()
+        if pieces:
+            self._channel.session.send(b"".join(pieces))

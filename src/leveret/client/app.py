@@ -1,0 +1,218 @@
+"""An application: its listeners, its publisher, its topology, started and stopped as one.
+
+    app = App("amqp://localhost")
+
+    @app.listener("orders", concurrency=4, retry=Retry(5), recoverer=Park())
+    async def take(order: Order) -> None:
+        ...
+
+    asyncio.run(app.run())
+
+Consumers and publishers have a connection each: a broker that holds publishers back must not hold back
+acks. A listener without acks has one of its own, because it stops reading while its handlers are behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+from leveret.amqp.tables import Value
+from leveret.client.codecs import Codecs
+from leveret.client.connection import Connection
+from leveret.client.ensured import EnsuredQueues
+from leveret.client.errors import ClientError
+from leveret.client.handlers import Handler
+from leveret.client.hooks import Hooks
+from leveret.client.idempotence import Seen
+from leveret.client.intake import Subscription
+from leveret.client.listener import Listener, ListenerHealth
+from leveret.client.publisher import Publisher
+from leveret.client.recoverers import Recoverer
+from leveret.client.retry import Retry
+from leveret.client.terms import PREFETCH, AckMode, Batch, Terms
+from leveret.client.topology import Topology
+
+GRACE_S: Final = 30.0
+_DECLARE_S: Final = 10.0
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """Whether everything works, and if not, what does not."""
+
+    connected: bool
+    publishing: bool
+    blocked_by: str | None
+    unconfirmed: int
+    listeners: list[ListenerHealth]
+
+    @property
+    def ok(self) -> bool:
+        return self.connected and all(each.consuming for each in self.listeners)
+
+
+class App:
+    """`App("amqp://one", "amqp://two", ...)`."""
+
+    def __init__(
+        self,
+        *urls: str,
+        topology: Topology | None = None,
+        codecs: Codecs | None = None,
+        hooks: Hooks | None = None,
+        retry: Retry | None = None,
+        recoverer: Recoverer | None = None,
+        grace_s: float = GRACE_S,
+        name: str = "",
+        chance: random.Random | None = None,
+        **connection: Any,
+    ) -> None:
+        """`retry` and `recoverer` are for listeners that have none of their own; `grace_s` is how long
+        handlers may take to finish at the end; further arguments are `Connection`'s."""
+        self._urls = urls
+        self._options = {"hooks": hooks, "name": name, **connection}
+        self._topology = topology
+        self._codecs = codecs or Codecs()
+        self._retry = retry
+        self._recoverer = recoverer
+        self._grace_s = grace_s
+        self._chance = chance or random.Random()
+        self._wanted: list[tuple[Subscription, Handler, Terms]] = []
+        self._connections: list[Connection] = []
+        self._publisher: Publisher | None = None
+        self._running = False
+        self.listeners: list[Listener] = []
+
+    def listener(
+        self,
+        queue: str,
+        *,
+        ack: AckMode = "auto",
+        prefetch: int = PREFETCH,
+        concurrency: int = 1,
+        retry: Retry | None = None,
+        recoverer: Recoverer | None = None,
+        timeout_s: float | None = None,
+        ack_timeout_s: float = 60.0,
+        idempotence: Seen | None = None,
+        batch: Batch | None = None,
+        exclusive: bool = False,
+        arguments: Mapping[str, Value] | None = None,
+    ) -> Callable[[_F], _F]:
+        """Makes a function the handler of a queue; see `Terms` for the arguments."""
+        if self._running:
+            raise ClientError("the application runs", hint="register listeners before it is started")
+        terms = Terms(
+            ack=ack,
+            prefetch=prefetch,
+            concurrency=concurrency,
+            retry=retry or self._retry,
+            timeout_s=timeout_s,
+            ack_timeout_s=ack_timeout_s,
+            idempotence=idempotence,
+            batch=batch,
+            **({"recoverer": found} if (found := recoverer or self._recoverer) else {}),
+        )
+        subscription = Subscription(queue, prefetch, ack == "none", exclusive, arguments or {})
+
+        def register(function: _F) -> _F:
+            handler = Handler(function, self._codecs, batch=batch is not None)
+            if ack == "manual" and not handler.is_async:
+                raise TypeError(f"{handler.name} runs in a thread, where nothing can be acked: make it async")
+            self._wanted.append((subscription, handler, terms))
+            return function
+
+        return register
+
+    @property
+    def publisher(self) -> Publisher:
+        """One with confirms, for handlers; the application must run."""
+        if self._publisher is None:
+            raise ClientError("the application does not run", hint="use it as `async with app:`")
+        return self._publisher
+
+    async def start(self) -> None:
+        """Connects, declares the topology, and starts to consume; fails if the broker refuses."""
+        self._running = True
+        try:
+            shared = await self._connect("consuming", self._topology)
+            publishing = await self._connect("publishing", self._topology and self._topology.shared())
+            self._publisher = Publisher(publishing, codecs=self._codecs)
+            self._publisher.start()
+            queues = EnsuredQueues(publishing, timeout_s=_DECLARE_S)
+            for subscription, handler, terms in self._wanted:
+                connection = await self._connect("consuming") if subscription.no_ack else shared
+                listener = Listener(
+                    connection,
+                    subscription,
+                    handler,
+                    terms,
+                    publisher=lambda: self.publisher,
+                    queues=queues,
+                    codecs=self._codecs,
+                    chance=self._chance,
+                )
+                self.listeners.append(listener)
+                listener.start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _connect(self, what: str, topology: Topology | None = None) -> Connection:
+        name = str(self._options["name"])
+        options = {**self._options, "name": f"{name} ({what})" if name else what}
+        connection = Connection(*self._urls, topology=topology, **options)
+        self._connections.append(connection)
+        await connection.open()
+        return connection
+
+    async def stop(self) -> None:
+        """Takes nothing more, finishes or gives back what is in hand, waits for confirms, and leaves."""
+        await asyncio.gather(*(listener.stop(self._grace_s) for listener in self.listeners))
+        self.listeners.clear()
+        publisher, self._publisher = self._publisher, None
+        if publisher is not None:
+            await publisher.close(self._grace_s)
+        await asyncio.gather(*(connection.close() for connection in self._connections))
+        self._connections.clear()
+        self._running = False
+
+    async def run(self) -> None:
+        """Until SIGTERM or SIGINT, or until it is cancelled."""
+        told = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        signals = (signal.SIGTERM, signal.SIGINT)
+        for each in signals:
+            loop.add_signal_handler(each, told.set)
+        try:
+            async with self:
+                await told.wait()
+        finally:
+            for each in signals:
+                loop.remove_signal_handler(each)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    def health(self) -> Health:
+        publisher = self._publisher
+        return Health(
+            connected=bool(self._connections) and all(each.session is not None for each in self._connections),
+            publishing=publisher is not None and publisher.ready,
+            blocked_by=None if publisher is None else publisher.blocked_by,
+            unconfirmed=0 if publisher is None else len(publisher.unconfirmed()),
+            listeners=[listener.health() for listener in self.listeners],
+        )

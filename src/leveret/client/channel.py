@@ -1,0 +1,135 @@
+"""One channel: calls and their answers, and the runs of confirms, returns and deliveries that come on it.
+
+Calls are answered in their order (AMQP 0-9-1, 2.2.2), so a reply belongs to the oldest call that waits.
+What is not an answer goes to whoever owns the channel, through the `on_...` attributes. When the broker
+closes the channel, its reason goes to every call that waits and to the owner; the number is free again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from pamqp import commands
+
+from leveret.amqp.events import Settlement
+from leveret.amqp.methods import Method, make
+from leveret.client.errors import ChannelClosed, ClientError, Closed
+
+if TYPE_CHECKING:
+    from leveret.client.session import Session
+
+
+_CLOSE_S: Final = 5.0
+
+
+class Content(NamedTuple):
+    """A method that came with a message: basic.return or basic.get-ok."""
+
+    method: Method
+    header: bytes
+    body: bytes
+
+
+class Channel:
+    """`reply = await channel.call(method)`; made by `Session.open_channel`."""
+
+    def __init__(self, session: Session, number: int) -> None:
+        self.session = session
+        self.number = number
+        self.error: ClientError | None = None
+        """Why it ended; None while it is open."""
+        self.on_settled: Callable[[Settlement], None] = _ignore
+        self.on_returned: Callable[[Content], None] = _ignore
+        self.on_deliveries: Callable[[list[tuple[bytes, bytes, bytes]]], None] = _ignore
+        self.on_cancelled: Callable[[str], None] = _ignore
+        self.on_ended: Callable[[ClientError], None] = _ignore
+        self._waiting: deque[asyncio.Future[Method | Content]] = deque()
+        self._closing = False
+
+    @property
+    def open(self) -> bool:
+        """Whether something may be written on it: it has neither ended nor is it about to."""
+        return self.error is None and not self._closing
+
+    async def call(self, method: Method) -> Method:
+        """Sends a method and waits for its answer; raises why the channel ended if that comes instead."""
+        reply = await self._ask(method)
+        assert not isinstance(reply, Content)
+        return reply
+
+    async def get(self, queue: str, *, no_ack: bool = False) -> Content | None:
+        """One message of the queue, if there is one."""
+        reply = await self._ask(make(commands.Basic.Get, ticket=0, queue=queue, no_ack=no_ack))
+        return reply if isinstance(reply, Content) else None
+
+    async def _ask(self, method: Method) -> Method | Content:
+        if self.error is not None:
+            raise self.error
+        answer: asyncio.Future[Method | Content] = asyncio.get_running_loop().create_future()
+        self._waiting.append(answer)
+        self.session.write(self.number, method)
+        return await answer
+
+    def write(self, method: Method) -> None:
+        """Sends a method that has no answer."""
+        if self.open:
+            self.session.write(self.number, method)
+
+    async def close(self) -> None:
+        if self.error is None and not self._closing:
+            self._closing = True
+            close = make(commands.Channel.Close, reply_code=200, reply_text="bye", class_id=0, method_id=0)
+            try:
+                async with asyncio.timeout(_CLOSE_S):
+                    await self.call(close)
+            except ClientError:
+                return  # it is over, which is what was wanted
+            except TimeoutError:
+                self.session.fail(f"the broker did not answer a channel.close in {_CLOSE_S:g} s")
+                return
+            self.session.forget(self)
+            self.end(Closed("the channel was closed"))
+
+    # for the session
+
+    def take(self, method: Method) -> None:
+        if isinstance(method, commands.Channel.Close):
+            self.session.write(self.number, make(commands.Channel.CloseOk))
+            self.session.forget(self)
+            sentence = f"the broker closed the channel: {method.reply_code} {method.reply_text}"
+            self.end(ChannelClosed(sentence, code=method.reply_code or 0, text=method.reply_text))
+        elif isinstance(method, commands.Basic.Cancel):
+            self.on_cancelled(method.consumer_tag or "")
+        elif isinstance(method, commands.Channel.Flow):
+            self.write(make(commands.Channel.FlowOk, active=method.active))
+        elif self._waiting:
+            self._answer(method)
+
+    def take_content(self, method: Method, header: bytes, body: bytes) -> None:
+        content = Content(method, header, body)
+        if isinstance(method, commands.Basic.Return):
+            self.on_returned(content)
+        elif self._waiting:
+            self._answer(content)
+
+    def _answer(self, reply: Method | Content) -> None:
+        waiting = self._waiting.popleft()
+        if not waiting.done():  # whoever asked may have gone
+            waiting.set_result(reply)
+
+    def end(self, error: ClientError) -> None:
+        if self.error is not None:
+            return
+        self.error = error
+        while self._waiting:
+            waiting = self._waiting.popleft()
+            if not waiting.done():
+                waiting.set_exception(error)
+        self.on_ended(error)
+
+
+def _ignore(_: object) -> None:
+    return None

@@ -1,0 +1,126 @@
+"""Where a message waits before it is tried again: in the broker, with its count, taking nobody's place.
+
+On Leveret the delivery itself goes back with a delay: no copy, nothing to declare. On other brokers a copy
+goes to a delay queue, one per queue and delay, that gives it back when its time is over; the original is
+acked after the copy is confirmed. A delay queue is declared when it is needed and again while it is, and
+vanishes when it is not. The rule: at any moment the message is in the broker at least once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from pamqp import commands
+
+from leveret.amqp.frames import END, FRAME, HEADER, METHOD
+from leveret.amqp.methods import encode, make
+from leveret.amqp.properties import encode as encode_properties
+from leveret.amqp.tables import Value
+from leveret.client.copies import copy_of
+from leveret.client.delivery import ATTEMPTS, Delivery, Settled
+from leveret.client.ensured import EnsuredQueues
+from leveret.client.publisher import Publisher
+
+CAPABILITY: Final = "delayed_requeue"
+"""What a broker announces that takes deliveries back with a delay."""
+REQUEUE_KEY: Final = "amq.leveret.requeue"
+DELAY_MAX_MS: Final = (1 << 32) - 1 - 120_000
+"""RabbitMQ's bound for a queue's TTL, less what the queue outlives it."""
+_OUTLIVES_MS: Final = 120_000
+_DECLARED_FOR_S: Final = 60.0
+_NAME_BYTES_MAX: Final = 255
+
+
+class Delays(Protocol):
+    """Something that can make a message wait."""
+
+    async def later(self, delivery: Delivery, delay_s: float) -> None:
+        """It comes back after the delay, its count one higher; raises if that can't be arranged."""
+
+
+class DelayedRequeue:
+    """Leveret: the delivery goes back with a delay (docs/guide/retries.md)."""
+
+    async def later(self, delivery: Delivery, delay_s: float) -> None:
+        channel = delivery.ledger.channel
+        number, tag = channel.number, delivery.tag
+        if delivery.ledger.settled_otherwise(delivery) is Settled.SENT:
+            channel.session.send(_requeue_frames(number, tag, _milliseconds(delay_s)))
+
+
+class DelayQueues:
+    """Any broker: queues with a TTL whose dead letters go back to where the message came from."""
+
+    def __init__(self, publisher: Callable[[], Publisher], queues: EnsuredQueues) -> None:
+        self._publisher = publisher
+        self._queues = queues
+
+    async def later(self, delivery: Delivery, delay_s: float) -> None:
+        delay_ms = max(1, _milliseconds(delay_s))
+        name = delay_queue(delivery.queue, delay_ms)
+        copy = copy_of(
+            delivery,
+            name,
+            headers={ATTEMPTS: delivery.attempt, **origin(delivery)},
+        )
+        for renewed in (False, True):
+            await self._ensure(name, delivery.queue, delay_ms, renewed=renewed)
+            receipt = (await self._publisher().publish_many([copy]))[0]
+            if not receipt.returned:  # the queue had just expired
+                break
+        receipt.check()
+        delivery.ledger.ack(delivery)
+
+    async def _ensure(self, name: str, target: str, delay_ms: int, *, renewed: bool) -> None:
+        arguments: dict[str, Value] = {
+            "x-message-ttl": delay_ms,
+            "x-expires": delay_ms + _OUTLIVES_MS,
+            "x-dead-letter-exchange": "",
+            "x-dead-letter-routing-key": target,
+        }
+        await self._queues.ensure(name, arguments, for_s=0.0 if renewed else _DECLARED_FOR_S)
+
+
+def delay_queue(queue: str, delay_ms: int) -> str:
+    """
+    >>> delay_queue("orders", 5000)
+    'orders.retry.5000'
+    """
+    name = f"{queue}.retry.{delay_ms}"
+    if len(name.encode()) <= _NAME_BYTES_MAX:
+        return name
+    digest = hashlib.sha256(queue.encode()).hexdigest()[:32]
+    return f"{digest}.retry.{delay_ms}"
+
+
+def origin(delivery: Delivery) -> dict[str, str]:
+    """Where a message was first, for whoever sees a copy; what an earlier copy says counts."""
+    first = {"x-original-exchange": delivery.exchange, "x-original-routingKey": delivery.routing_key}
+    said = delivery.headers
+    return {name: str(said.get(name, value)) for name, value in first.items()}
+
+
+def _milliseconds(delay_s: float) -> int:
+    return min(round(delay_s * 1000), DELAY_MAX_MS)
+
+
+def _requeue_frames(channel: int, tag: int, delay_ms: int) -> bytes:
+    """A publish that is no message: it tells Leveret to take the delivery back."""
+    publish = make(
+        commands.Basic.Publish,
+        ticket=0,
+        exchange="",
+        routing_key=REQUEUE_KEY,
+        mandatory=False,
+        immediate=False,
+    )
+    header = encode_properties({"headers": {"x-delivery-tag": tag, "x-delay": delay_ms}}, 0)
+    payload = encode(publish)
+    return b"".join(
+        (
+            FRAME.pack(METHOD, channel, len(payload)) + payload + END,
+            FRAME.pack(HEADER, channel, len(header)) + header + END,
+        )
+    )

@@ -1,0 +1,235 @@
+"""A delivery: a message that came, and the ways to settle it.
+
+Method and properties stay bytes until somebody asks; most handlers only want the body. A delivery belongs
+to one channel of one session: when that has ended, settling it is *stale*, which is reported and harms
+nobody, because the broker has given the message to somebody else by then. Who decodes bodies and who
+decides what becomes of a delivery is left to the listener.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from leveret.amqp import properties
+from leveret.amqp.errors import AmqpError
+from leveret.amqp.names import to_text
+from leveret.amqp.tables import Value
+from leveret.client.codecs import Codecs
+from leveret.client.decisions import Decision
+from leveret.client.errors import ConversionError
+from leveret.client.message import REPUBLISHED
+
+if TYPE_CHECKING:
+    from leveret.client.acks import Ledger
+
+ATTEMPTS: Final = "x-attempts"
+"""How often it has failed, written by whoever sends it round through a delay queue."""
+DELIVERY_COUNT: Final = "x-delivery-count"
+"""How often it was delivered before, as Leveret and quorum queues count it."""
+
+
+class Settled(Enum):
+    """What came of an ack, a nack or a reject."""
+
+    SENT = "sent"
+    STALE = "stale"
+    """The channel it came on has ended; the broker delivers it again."""
+    TWICE = "twice"
+    """It was settled before."""
+    NOT_NEEDED = "not needed"
+    """It was settled when it was delivered (ack="none")."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What deliveries of one consumer have in common."""
+
+    ledger: Ledger
+    queue: str
+    codecs: Codecs
+    settle: Callable[[Delivery, Decision], Awaitable[Settled]] | None = None
+    """A listener's own way: it counts, remembers and slows down loops."""
+
+
+class Delivery:
+    """`await delivery.ack()`; made by a listener, or by `Consumer`."""
+
+    __slots__ = (
+        "_properties",
+        "_value",
+        "body",
+        "exchange",
+        "header",
+        "ledger",
+        "local_attempts",
+        "reminder",
+        "routing_key",
+        "settled",
+        "source",
+        "tag",
+        "wire_redelivered",
+    )
+
+    def __init__(
+        self,
+        source: Source,
+        tag: int,
+        *,
+        exchange: str,
+        routing_key: str,
+        redelivered: bool,
+        header: bytes,
+        body: bytes,
+    ) -> None:
+        self.source = source
+        self.ledger = source.ledger
+        self.tag = tag
+        self.exchange = exchange
+        self.routing_key = routing_key
+        self.wire_redelivered = redelivered
+        self.header = header
+        self.body = body
+        self.settled = False
+        self.local_attempts = 0
+        """How often it has failed here, without going back to the broker."""
+        self.reminder: asyncio.TimerHandle | None = None
+        self._properties: dict[str, Value] | None = None
+        self._value: object = _UNREAD
+
+    # what it is
+
+    @property
+    def queue(self) -> str:
+        return self.source.queue
+
+    @property
+    def properties(self) -> dict[str, Value]:
+        """All of them, by their AMQP names; an unreadable header is a `ConversionError`."""
+        if self._properties is None:
+            try:
+                self._properties = properties.decode(self.header)
+            except AmqpError as error:
+                raise ConversionError(f"the properties can't be read: {error}") from error
+        return self._properties
+
+    @property
+    def headers(self) -> dict[str, Value]:
+        return cast(dict[str, Value], self.properties.get("headers", {}))
+
+    @property
+    def content_type(self) -> str | None:
+        return cast("str | None", self.properties.get("content_type"))
+
+    @property
+    def content_encoding(self) -> str | None:
+        return cast("str | None", self.properties.get("content_encoding"))
+
+    @property
+    def message_id(self) -> str | None:
+        return cast("str | None", self.properties.get("message_id"))
+
+    @property
+    def correlation_id(self) -> str | None:
+        return cast("str | None", self.properties.get("correlation_id"))
+
+    @property
+    def reply_to(self) -> str | None:
+        return cast("str | None", self.properties.get("reply_to"))
+
+    @property
+    def value(self) -> Any:
+        """The body, decoded by its content type."""
+        if self._value is _UNREAD:
+            self._value = self.source.codecs.decode(self.body, self.content_type, self.content_encoding)
+        return self._value
+
+    @property
+    def redelivered(self) -> bool:
+        """It may have been processed before: delivered already, or published again because of a lost
+        connection.
+        """
+        return self.wire_redelivered or (b"x-republished" in self.header and REPUBLISHED in self.headers)
+
+    @property
+    def attempt(self) -> int:
+        """The number of this try, 1 for the first: what the broker counted, and what failed in this
+        process.
+        """
+        if (
+            not self.wire_redelivered
+            and b"x-attempts" not in self.header
+            and b"x-delivery-count" not in self.header
+        ):
+            return 1 + self.local_attempts
+        counted = (self.headers.get(ATTEMPTS), self.headers.get(DELIVERY_COUNT))
+        return 1 + self.local_attempts + sum(each for each in counted if isinstance(each, int))
+
+    def __repr__(self) -> str:
+        name = self.message_id or f"tag {self.tag}"
+        return f"<Delivery {name} of queue '{self.queue}', attempt {self.attempt}>"
+
+    # what becomes of it
+
+    async def ack(self) -> Settled:
+        """It is done; the broker forgets it."""
+        return await self._settle(Decision.ACK)
+
+    async def nack(self, *, requeue: bool = True) -> Settled:
+        """It is not done: back to its place in the queue, or to the dead letters."""
+        return await self._settle(Decision.REQUEUE if requeue else Decision.REJECT)
+
+    async def reject(self) -> Settled:
+        """It never will be done: to the dead letters, or away if there are none."""
+        return await self._settle(Decision.REJECT)
+
+    async def _settle(self, decision: Decision) -> Settled:
+        if self.source.settle is not None:
+            return await self.source.settle(self, decision)
+        return self.ledger.settle(self, decision)
+
+
+_UNREAD: Final = object()
+
+
+class Reader:
+    """Reads basic.deliver: names repeat, so each combination is decoded once.
+
+    deliver   60 60 | consumer tag | delivery tag u64 | redelivered u8 | exchange | routing key
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._names: dict[bytes, tuple[str, str]] = {}
+
+    def read(self, messages: list[tuple[bytes, bytes, bytes]]) -> list[Delivery]:
+        found = []
+        names, source = self._names, self._source
+        for method, header, body in messages:
+            at = 5 + method[4]
+            rest = method[at + 9 :]
+            known = names.get(rest)
+            if known is None:
+                known = self._read_names(rest)
+            found.append(
+                Delivery(
+                    source,
+                    int.from_bytes(method[at : at + 8], "big"),
+                    exchange=known[0],
+                    routing_key=known[1],
+                    redelivered=bool(method[at + 8]),
+                    header=header,
+                    body=body,
+                )
+            )
+        return found
+
+    def _read_names(self, rest: bytes) -> tuple[str, str]:
+        if len(self._names) >= 1024:
+            self._names.clear()
+        stop = 1 + rest[0]
+        found = self._names[rest] = (to_text(rest[1:stop]), to_text(rest[stop + 1 :]))
+        return found

@@ -1,0 +1,160 @@
+"""What a failure means for its message, and seeing to it that this happens.
+
+A handler's exception becomes a verdict: by itself (`Reject`, `Requeue`, `RetryLater`, `AckAnyway`), by the
+retry policy, or, when attempts are used up, by the recoverer. Without a policy the message goes back to its
+queue, more and more slowly if it keeps failing. The rule: whatever goes wrong here too, the message stays
+in the broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from leveret.client.counters import ListenerCounters
+from leveret.client.decisions import AckAnyway, Decided, Decision, Reject, Requeue, RetryLater
+from leveret.client.delays import Delays
+from leveret.client.delivery import Delivery, Settled
+from leveret.client.errors import ClientError
+from leveret.client.hooks import Hooks, notice, shown, tell
+from leveret.client.loops import LoopDetector
+from leveret.client.recoverers import Failure, Recoverer
+from leveret.client.retry import FATAL, Retry
+
+_PAUSE_S = 1.0
+"""Before a message goes back because nothing else could be done with it."""
+
+
+@dataclass(slots=True)
+class Failures:
+    """`await failures.settle(delivery, error)`."""
+
+    retry: Retry | None
+    recoverer: Recoverer
+    delays: Callable[[], Delays]
+    """How messages wait, on the broker that is there now."""
+    failure: Callable[[Delivery, BaseException], Failure]
+    wait_here: Callable[[Delivery, float], None]
+    """Hands the delivery to its handler again after a while."""
+    counters: ListenerCounters
+    hooks: Hooks | None
+    chance: random.Random
+    loops: LoopDetector
+
+    async def settle(self, delivery: Delivery, error: BaseException) -> None:
+        """Decides what becomes of a delivery that failed with this, and does it."""
+        self.counters.failed += 1
+        if delivery.settled:
+            return  # the handler decided before it failed
+        if not delivery.ledger.alive:
+            delivery.ledger.nack(delivery, requeue=True)  # stale: the broker delivers it again
+            return
+        if isinstance(error, Decided):
+            await self._obey(delivery, error)
+            return
+        retry = self.retry
+        if retry is None and not isinstance(error, FATAL):
+            await self.requeue(delivery, error)
+            return
+        policy = (retry or Retry.never()).of(error)
+        delay_s = policy.delay_s(delivery.attempt, self.chance)
+        if delay_s is None:
+            await self._recover(delivery, error)
+        elif policy.stateful:
+            await self._later(delivery, delay_s, error)
+        else:
+            delivery.local_attempts += 1
+            self.counters.retried += 1
+            self.wait_here(delivery, delay_s)
+
+    async def _obey(self, delivery: Delivery, error: Decided) -> None:
+        if isinstance(error, RetryLater):
+            await self._later(delivery, error.delay_s, error)
+        elif isinstance(error, Requeue):
+            await self.requeue(delivery, error)
+        elif isinstance(error, AckAnyway):
+            self.finish(delivery, Decision.ACK, error)
+        elif isinstance(error, Reject):
+            self.finish(delivery, Decision.REJECT, error)
+
+    def finish(self, delivery: Delivery, decision: Decision, error: BaseException | None = None) -> Settled:
+        """The end of it."""
+        came = delivery.ledger.settle(delivery, decision)
+        if came is Settled.TWICE:
+            return came
+        if decision is Decision.ACK:
+            self.counters.acked += 1
+        elif decision is Decision.REJECT:
+            self.counters.rejected += 1
+        else:
+            self.counters.requeued += 1
+        if decision is not Decision.REQUEUE:
+            self.loops.forget(delivery)
+        if (hooks := self.hooks) is not None:
+            tell(lambda told: hooks.settled(told, decision.value, error), delivery)
+        return came
+
+    async def requeue(self, delivery: Delivery, error: BaseException | None = None) -> None:
+        """Back to its place; with a pause, if that has happened too often."""
+        pause_s = self.loops.requeued(delivery, asyncio.get_running_loop().time())
+        if not pause_s:
+            self.finish(delivery, Decision.REQUEUE, error)
+            return
+        self.counters.loops += 1
+        count = self.loops.count(delivery)
+        notice(
+            self.hooks,
+            "redelivery_loop",
+            f"a redelivery loop: {delivery!r} was requeued {count} times in a row, last because of "
+            f"{shown(error)}; it waits for {pause_s:g} s now",
+            queue=delivery.queue,
+            message_id=delivery.message_id,
+            count=count,
+            pause_s=pause_s,
+        )
+        await self._later(delivery, pause_s, error)
+
+    async def _later(self, delivery: Delivery, delay_s: float, error: BaseException | None) -> None:
+        """Through the broker; if that can't be, it goes back after a moment."""
+        if delivery.settled:
+            return
+        try:
+            await self.delays().later(delivery, delay_s)
+        except (ClientError, TimeoutError) as failure:
+            self._give_back(delivery, failure, "it could not be put off")
+            return
+        self.counters.retried += 1
+        if (hooks := self.hooks) is not None:
+            tell(lambda told: hooks.settled(told, "retried", error), delivery)
+
+    async def _recover(self, delivery: Delivery, error: BaseException) -> None:
+        if delivery.settled:
+            return
+        try:
+            decision = await self.recoverer.recover(self.failure(delivery, error))
+            if not isinstance(decision, Decision):
+                raise TypeError(f"{type(self.recoverer).__name__} gave {decision!r} back: no Decision")
+        except Exception as failure:  # a recoverer is the user's code: whatever it raises, the message stays
+            self._give_back(delivery, failure, "its recoverer failed")
+            return
+        self.counters.recovered += 1
+        if decision is Decision.REQUEUE and not isinstance(error, FATAL):
+            await self.requeue(delivery, error)
+        elif decision is Decision.REQUEUE:
+            self.finish(delivery, Decision.REJECT, error)  # it would fail in the same way for ever
+        else:
+            self.finish(delivery, decision, error)
+
+    def _give_back(self, delivery: Delivery, error: BaseException, why: str) -> None:
+        notice(
+            self.hooks,
+            "given_back",
+            f"{delivery!r} goes back to its queue in {_PAUSE_S:g} s, because {why}: {shown(error)}",
+            queue=delivery.queue,
+            message_id=delivery.message_id,
+            error=shown(error),
+        )
+        loop = asyncio.get_running_loop()
+        loop.call_later(_PAUSE_S, self.finish, delivery, Decision.REQUEUE, error)

@@ -1,0 +1,135 @@
+"""Handlers: functions of the user's, and what they are called with.
+
+A handler takes the body, the delivery, or both: a parameter annotated with `Delivery` gets the delivery,
+the other one gets the body, converted to its annotation (`codecs`). A coroutine function runs on the event
+loop, a plain function in a thread of the listener's own, so that it may block. What a handler's exceptions
+mean is left to the listener.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import inspect
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, get_args, get_origin, get_type_hints
+
+from leveret.amqp.errors import AmqpError
+from leveret.amqp.properties import content_of
+from leveret.client.codecs import Codecs, Converter
+from leveret.client.delivery import Delivery
+from leveret.client.errors import ConversionError
+
+
+class Handler:
+    """`handler.arguments(delivery)`, then `await handler.function(*arguments)` or `handler.in_a_thread`."""
+
+    def __init__(self, function: Callable[..., Any], codecs: Codecs, *, batch: bool = False) -> None:
+        self.function = function
+        self.name = getattr(function, "__qualname__", repr(function))
+        self.is_async = inspect.iscoroutinefunction(inspect.unwrap(function)) or inspect.iscoroutinefunction(
+            getattr(function, "__call__", None)  # noqa: B004  (an object whose call is a coroutine function)
+        )
+        self._pool: ThreadPoolExecutor | None = None
+        self._body_at: int | None = None
+        self._convert: Converter | None = None
+        self._arity = 0
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise TypeError(f"{self.name} is a generator: nothing of it would run; a handler returns")
+        self._read_signature(codecs, batch=batch)
+
+    def _read_signature(self, codecs: Codecs, *, batch: bool) -> None:
+        hints = _hints(self.function)
+        parameters = [
+            parameter
+            for parameter in inspect.signature(self.function).parameters.values()
+            if parameter.default is parameter.empty
+            and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+        ]
+        for position, parameter in enumerate(parameters):
+            annotation = hints.get(parameter.name, Any)
+            if batch:
+                annotation = _item(annotation, parameter.name)
+            if annotation is Delivery:
+                continue
+            if self._body_at is not None:
+                raise TypeError(
+                    f"{self.name}: two parameters for the body; a handler takes the body, the delivery "
+                    "(annotated with Delivery), or both"
+                )
+            self._body_at = position
+            self._convert = codecs.converter(annotation)
+        wanted = [p.name for p in inspect.signature(self.function).parameters.values() if _is_missing(p)]
+        if wanted:
+            raise TypeError(f"{self.name} wants {', '.join(wanted)} by name; nobody would give it that")
+        if not parameters:
+            raise TypeError(f"{self.name} takes nothing; a handler takes the body, the delivery, or both")
+        self._arity = len(parameters)
+
+    def start(self, threads: int) -> None:
+        if not self.is_async:
+            self._pool = ThreadPoolExecutor(threads, thread_name_prefix=f"leveret-{self.name}")
+
+    def stop(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool = None
+
+    def arguments(self, delivery: Delivery) -> tuple[Any, ...]:
+        """What it is called with; `ConversionError` for a body that is not what it should be."""
+        if self._convert is None:
+            return (delivery,) * self._arity
+        try:
+            content_type, encoding = content_of(delivery.header)
+        except AmqpError as error:
+            raise ConversionError(f"the properties can't be read: {error}") from error
+        value = self._convert(delivery.body, content_type, encoding)
+        if self._arity == 1:
+            return (value,)
+        return tuple(value if at == self._body_at else delivery for at in range(self._arity))
+
+    def in_a_thread(self, arguments: tuple[Any, ...]) -> asyncio.Future[Any]:
+        """Starts a plain function; it runs with the caller's context variables."""
+        context = contextvars.copy_context()
+        loop = asyncio.get_running_loop()
+        return loop.run_in_executor(self._pool, lambda: context.run(self._run, arguments))
+
+    def _run(self, arguments: tuple[Any, ...]) -> Any:
+        """The call itself, in the thread; what a future can't carry, or would end the program, is wrapped."""
+        try:
+            result = self.function(*arguments)
+        except (StopIteration, BaseException) as error:
+            if isinstance(error, Exception) and not isinstance(error, StopIteration):
+                raise
+            raise RuntimeError(f"{self.name} raised {error!r}") from error
+        if inspect.isawaitable(result):
+            if inspect.iscoroutine(result):
+                result.close()
+            raise TypeError(f"{self.name} returned an awaitable that nobody awaits: define it with async def")
+        return result
+
+
+def _is_missing(parameter: inspect.Parameter) -> bool:
+    return parameter.kind is parameter.KEYWORD_ONLY and parameter.default is parameter.empty
+
+
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    if isinstance(function, functools.partial):
+        return _hints(function.func)
+    called = function if inspect.isroutine(function) else type(function).__call__
+    try:
+        return get_type_hints(called)
+    except NameError as error:
+        name = getattr(function, "__qualname__", repr(function))
+        raise TypeError(f"an annotation of {name} can't be resolved: {error}") from error
+
+
+def _item(annotation: Any, name: str) -> Any:
+    """Of a batch handler's parameter: what the list is a list of."""
+    if annotation in (Any, list):
+        return Any
+    if get_origin(annotation) is list:
+        return get_args(annotation)[0]
+    raise TypeError(f"a batch handler's parameter '{name}' is a list, not {annotation}")

@@ -1,0 +1,82 @@
+"""The one way in for tracing, metrics and whatever else wants to watch: subclass `Hooks`, override what you
+need.
+
+    class Tracing(Hooks):
+        def publishing(self, headers):
+            headers["traceparent"] = current_span().traceparent
+
+    Connection(url, hooks=Tracing())
+
+Hooks are called on the event loop, in the middle of the work: they must be quick and must not raise.
+Notices are also logged, with the same fields in `extra`, so that structured logs need no hook.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, TypeVar
+
+from leveret.amqp.tables import Value
+
+if TYPE_CHECKING:
+    from leveret.client.delivery import Delivery
+    from leveret.client.errors import ClientError
+    from leveret.client.receipt import Receipt
+
+log = logging.getLogger("leveret.client")
+
+_T = TypeVar("_T")
+
+
+class Hooks:
+    """Does nothing, for each thing that happens."""
+
+    def connected(self, address: str) -> None:
+        """A connection is open."""
+
+    def disconnected(self, error: ClientError) -> None:
+        """It has ended; the next one is on its way."""
+
+    def blocked(self, reason: str | None) -> None:
+        """The broker takes no more messages; None: it does again."""
+
+    def publishing(self, headers: dict[str, Value]) -> None:
+        """A message is about to be sent; headers may be added."""
+
+    def receipt(self, receipt: Receipt) -> None:
+        """It is known what became of a message."""
+
+    def handling(self, delivery: Delivery) -> AbstractContextManager[object]:
+        """Entered around each call of a handler."""
+        return nullcontext()
+
+    def settled(self, delivery: Delivery, outcome: str, error: BaseException | None) -> None:
+        """A delivery was acked, rejected, requeued or retried, and why."""
+
+    def noticed(self, event: str, fields: dict[str, object]) -> None:
+        """Something that a person should know: a redelivery loop, a stale ack, a forgotten one ..."""
+
+
+def tell(hook: Callable[[_T], None], what: _T) -> None:
+    """Calls a hook or a callback; what it raises is logged, and nobody else suffers from it."""
+    try:
+        hook(what)
+    except Exception:
+        log.exception("a hook or callback failed for %r", what, extra={"event": "hook_failed"})
+
+
+def shown(error: BaseException | None) -> str:
+    """An error for people; whatever its own `__repr__` does."""
+    try:
+        return repr(error)
+    except Exception:
+        return f"<{type(error).__name__}, which can't be printed>"
+
+
+def notice(hooks: Hooks | None, event: str, sentence: str, **fields: object) -> None:
+    """Says something to the log and to the hooks; `fields` are for programs."""
+    log.warning(sentence, extra={"event": event, **fields})
+    if hooks is not None:
+        tell(lambda told: hooks.noticed(event, told), fields)

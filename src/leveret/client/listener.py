@@ -1,0 +1,300 @@
+"""A listener: one queue, one handler, and a decision for every delivery.
+
+Owns the deliveries that wait for a worker, and the workers. Consuming, through reconnects, is left to
+`Intake`, calling the handler to `Processing`, what a failure means to `Failures`. The rules: what waits for
+a retry holds no worker; what came before a reconnect is not processed after it, because the broker delivers
+it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from leveret.client.codecs import Codecs
+from leveret.client.connection import Connection
+from leveret.client.counters import ListenerCounters
+from leveret.client.decisions import Decision
+from leveret.client.delays import CAPABILITY, DelayedRequeue, DelayQueues, Delays
+from leveret.client.delivery import Delivery, Settled
+from leveret.client.ensured import EnsuredQueues
+from leveret.client.failures import Failures
+from leveret.client.handlers import Handler
+from leveret.client.hooks import notice
+from leveret.client.intake import Intake, Subscription
+from leveret.client.loops import LoopDetector
+from leveret.client.processing import Processing
+from leveret.client.publisher import Publisher
+from leveret.client.recoverers import Failure
+from leveret.client.terms import Batch, Terms
+
+log = logging.getLogger("leveret.client")
+
+_CANCEL_S: Final = 5.0
+"""How long a handler may take to be cancelled."""
+_TURN: Final = 100
+"""So many deliveries at most before everybody else gets a turn of the loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerHealth:
+    queue: str
+    handler: str
+    consuming: bool
+    error: str | None
+    """Why it does not consume."""
+    waiting: int
+    """Deliveries that wait for a worker or for their next try."""
+    in_hand: int
+    """Deliveries that a handler has."""
+
+
+class Listener:
+    """Made by `App`: `await listener.start()`, `await listener.stop()`."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        subscription: Subscription,
+        handler: Handler,
+        terms: Terms,
+        *,
+        publisher: Callable[[], Publisher],
+        queues: EnsuredQueues,
+        codecs: Codecs,
+        chance: random.Random,
+    ) -> None:
+        self.terms = terms
+        self.queue = subscription.queue
+        self.handler = handler
+        self.counters = ListenerCounters()
+        self._connection = connection
+        self._hooks = connection.hooks
+        self._publisher = publisher
+        self._queues = queues
+        self._delay_queues = DelayQueues(publisher, queues)
+        self._intake = Intake(
+            connection,
+            subscription,
+            deliver=self._deliver,
+            stale=self._stale,
+            codecs=codecs,
+            settle=None if terms.ack == "none" else self._settle,
+        )
+        self._failures = Failures(
+            retry=terms.retry,
+            recoverer=terms.recoverer,
+            delays=self._delays,
+            failure=self._failure,
+            wait_here=self._wait_here,
+            counters=self.counters,
+            hooks=self._hooks,
+            chance=chance,
+            loops=LoopDetector(),
+        )
+        self._processing = Processing(
+            handler, terms, self._failures, hooks=self._hooks, counters=self.counters, queue=self.queue
+        )
+        self._buffer: deque[Delivery] = deque()
+        self._waiting: dict[Delivery, asyncio.TimerHandle] = {}
+        self._in_hand: set[Delivery] = set()
+        self._workers: set[asyncio.Task[None]] = set()
+        self._batch_timer: asyncio.TimerHandle | None = None
+        self._batch_due = False
+        self._stopping = False
+
+    def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.handler.start(self.terms.concurrency)
+        self._intake.start()
+
+    async def stop(self, grace_s: float) -> None:
+        """Takes nothing more, finishes or gives back what is in hand, says what is done."""
+        self._stopping = True
+        self._forget_batch_timer()
+        await self._intake.cancel()
+        if self.terms.ack == "none":
+            self._batch_due = True
+            self._work_on()  # nothing can be given back: it is finished, if there is time
+        else:
+            self._give_back_waiting()
+        await self._finish(grace_s)
+        self.handler.stop()
+        await self._intake.close()
+
+    async def _finish(self, grace_s: float) -> None:
+        """Waits for the workers; those that take too long are cancelled, and what they had goes back."""
+        deadline_s = self._loop.time() + grace_s
+        while self._workers and (left_s := deadline_s - self._loop.time()) > 0:
+            await asyncio.wait(self._workers, timeout=left_s)
+        late = set(self._workers)
+        for task in late:
+            task.cancel()
+        if late:
+            await asyncio.wait(late, timeout=_CANCEL_S)
+        if self._buffer:
+            notice(
+                self._hooks,
+                "lost",
+                f"{len(self._buffer)} messages of queue '{self.queue}' were not processed in time and are "
+                "lost (ack='none')",
+                queue=self.queue,
+                count=len(self._buffer),
+            )
+
+    def health(self) -> ListenerHealth:
+        error = self._intake.error
+        return ListenerHealth(
+            self.queue,
+            self.handler.name,
+            self._intake.consuming,
+            None if error is None else str(error),
+            len(self._buffer) + len(self._waiting),
+            len(self._in_hand),
+        )
+
+    # taking
+
+    def _deliver(self, deliveries: list[Delivery]) -> None:
+        if self._stopping and self.terms.ack != "none":
+            for delivery in deliveries:
+                delivery.ledger.nack(delivery, requeue=True)
+            return
+        self.counters.delivered += len(deliveries)
+        self._buffer.extend(deliveries)
+        self._hold_back_or_not()
+        self._work_on()
+
+    def _hold_back_or_not(self) -> None:
+        """Without acks nothing else bounds what the broker sends: the socket is not read while we are
+        behind.
+        """
+        if self.terms.ack == "none":
+            behind = len(self._buffer)
+            if behind >= self.terms.prefetch:
+                self._intake.hold_back(True)
+            elif behind <= self.terms.prefetch // 2:
+                self._intake.hold_back(False)
+
+    def _work_on(self) -> None:
+        """Starts workers, as many as there is work for."""
+        batch = self.terms.batch
+        if batch is not None:
+            self._work_on_batches(batch)
+            return
+        for _ in range(min(len(self._buffer), self.terms.concurrency - len(self._workers))):
+            self._start_worker(self._work())
+
+    def _work_on_batches(self, batch: Batch) -> None:
+        """A batch is ready when it is full, or when its first message has waited long enough."""
+        while self._buffer and len(self._workers) < self.terms.concurrency:
+            if len(self._buffer) < batch.size and not self._batch_due:
+                if self._batch_timer is None:
+                    self._batch_timer = self._loop.call_later(batch.seconds, self._batch_time_over)
+                return
+            self._forget_batch_timer()
+            count = min(batch.size, len(self._buffer))
+            self._start_worker(self._work_batch([self._buffer.popleft() for _ in range(count)]))
+
+    def _batch_time_over(self) -> None:
+        self._batch_timer = None
+        self._batch_due = True
+        self._work_on()
+
+    def _forget_batch_timer(self) -> None:
+        self._batch_due = False
+        if self._batch_timer is not None:
+            self._batch_timer.cancel()
+            self._batch_timer = None
+
+    async def _work_batch(self, deliveries: list[Delivery]) -> None:
+        self._hold_back_or_not()
+        alive = [each for each in deliveries if self.terms.ack == "none" or each.ledger.alive]
+        if alive:
+            self._in_hand.update(alive)
+            try:
+                await self._processing.many(alive)
+            finally:
+                self._in_hand.difference_update(alive)
+
+    def _start_worker(self, work: Any) -> None:
+        task = self._loop.create_task(work)
+        self._workers.add(task)
+        task.add_done_callback(self._worker_done)
+
+    def _worker_done(self, task: asyncio.Task[None]) -> None:
+        self._workers.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("the listener of queue '%s' broke", self.queue, exc_info=error)
+        if self._buffer and self._goes_on:
+            self._work_on()
+
+    @property
+    def _goes_on(self) -> bool:
+        """Without acks what is here is finished also at the end: it can't be given back."""
+        return not self._stopping or self.terms.ack == "none"
+
+    async def _work(self) -> None:
+        turn = 0
+        buffer = self._buffer
+        while buffer and self._goes_on:
+            delivery = buffer.popleft()
+            if self.terms.ack == "none":
+                self._hold_back_or_not()
+            elif not delivery.ledger.alive:
+                continue  # the broker delivers it again
+            self._in_hand.add(delivery)
+            try:
+                await self._processing.one(delivery)
+            finally:
+                self._in_hand.discard(delivery)
+            turn += 1
+            if turn % _TURN == 0:
+                await asyncio.sleep(0)
+
+    # failures
+
+    def _delays(self) -> Delays:
+        session = self._connection.session
+        return DelayedRequeue() if session is not None and session.has(CAPABILITY) else self._delay_queues
+
+    def _failure(self, delivery: Delivery, error: BaseException) -> Failure:
+        return Failure(delivery, error, delivery.attempt, self._publisher(), self._queues.ensure)
+
+    def _wait_here(self, delivery: Delivery, delay_s: float) -> None:
+        """In this process, unacked; meanwhile the broker sends others in its place."""
+        self._waiting[delivery] = self._loop.call_later(delay_s, self._again, delivery)
+        self._intake.relieve(len(self._waiting))
+
+    def _again(self, delivery: Delivery) -> None:
+        del self._waiting[delivery]
+        self._intake.relieve(len(self._waiting))
+        if delivery.ledger.alive and not self._stopping:
+            self._buffer.appendleft(delivery)
+            self._work_on()
+
+    async def _settle(self, delivery: Delivery, decision: Decision) -> Settled:
+        return await self._processing.settle(delivery, decision)
+
+    def _stale(self, delivery: Delivery) -> None:
+        self.counters.stale += 1
+        notice(
+            self._hooks,
+            "stale",
+            f"{delivery!r} was settled after its channel had ended: the broker delivers it again",
+            queue=self.queue,
+            message_id=delivery.message_id,
+        )
+
+    def _give_back_waiting(self) -> None:
+        for delivery in (*self._buffer, *self._waiting):
+            self._failures.finish(delivery, Decision.REQUEUE)
+        for timer in self._waiting.values():
+            timer.cancel()
+        self._buffer.clear()
+        self._waiting.clear()

@@ -1,0 +1,372 @@
+"""The publisher: a receipt for every message, whatever happens to the connection.
+
+Owns what callers see: places in the window, receipts, callbacks, deadlines. Getting messages onto the wire,
+again if need be, and finding out what became of them is left to `Sender`. The rules: no more receipts are
+open than the window has places; each is resolved exactly once, by its deadline at the latest, so that
+nothing here ever hangs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import deque
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager, suppress
+from types import TracebackType
+from typing import Any, Final, Literal, Self, Unpack
+
+from leveret.client.codecs import Codecs
+from leveret.client.connection import Connection
+from leveret.client.counters import PublisherCounters
+from leveret.client.errors import Closed, ConfirmsFailed, PublishInterrupted, WindowFull
+from leveret.client.hooks import tell
+from leveret.client.message import Envelopes, Message, Properties
+from leveret.client.receipt import Receipt, Status
+from leveret.client.sender import Sender
+
+ConfirmType = Literal["correlated", "simple", "none"]
+WINDOW: Final = 1000
+TIMEOUT_S: Final = 30.0
+_SEQ_MAX: Final = (1 << 63) - 1
+_SWEEP_S: Final = 0.02
+"""Deadlines are looked at no more often than this."""
+
+
+class Publisher:
+    """
+    async with Publisher(connection) as publisher:
+        receipt = await publisher.publish({"id": 1}, "orders")
+        receipt.check()
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        confirm: ConfirmType = "correlated",
+        window: int = WINDOW,
+        timeout_s: float = TIMEOUT_S,
+        mandatory: bool = True,
+        producer: str | None = None,
+        first_seq: int = 1,
+        codecs: Codecs | None = None,
+        on_confirm: Callable[[Receipt], None] | None = None,
+        on_return: Callable[[Receipt], None] | None = None,
+    ) -> None:
+        """`producer` and `first_seq`: give both, and keep them, to be deduplicated across restarts."""
+        if window < 1 or timeout_s <= 0:
+            raise ValueError("a publisher has a window of at least 1 and a timeout above 0")
+        self.connection = connection
+        self._confirm = confirm
+        self._window = window
+        self._timeout_s = timeout_s
+        self._mandatory = mandatory and confirm != "none"
+        self._on_confirm = on_confirm
+        self._on_return = on_return
+        self._hooks = connection.hooks
+        self.producer = producer or secrets.token_hex(8)
+        self.counters = PublisherCounters()
+        hook = self._hooks.publishing if self._hooks else None
+        self._envelopes = Envelopes(self.producer, codecs or Codecs(), hook=hook)
+        self._sender = Sender(
+            connection, confirms=confirm != "none", resolve=self._resolve, returned=self._returned
+        )
+        self._seq = first_seq
+        self._open = 0
+        """Receipts that are not resolved."""
+        self._promised = 0
+        """Places that are kept for those who were told that there is one."""
+        self._rooms: deque[asyncio.Future[None]] = deque()
+        self._blocks: list[list[Receipt]] = []
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._sweep_s = float("inf")
+        self._closed = False
+        self._started = False
+
+    async def __aenter__(self) -> Self:
+        self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def start(self) -> None:
+        """Moves in on the connection; messages go out as soon as there is a channel."""
+        if not self._started:
+            self._started = True
+            self._loop = asyncio.get_running_loop()
+            self.connection.add(self._sender)
+
+    async def close(self, timeout_s: float | None = None) -> None:
+        """Waits for what is unconfirmed, as long as its deadlines allow, and moves out."""
+        if self._closed or not self._started:
+            return
+        await self.flush(timeout_s)
+        self._closed = True
+        self.connection.remove(self._sender)
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        await self._sender.close(Closed("the publisher was closed"))
+
+    # publishing
+
+    async def publish(
+        self,
+        body: Any,
+        routing_key: str = "",
+        *,
+        exchange: str = "",
+        mandatory: bool | None = None,
+        timeout_s: float | None = None,
+        seq: int | None = None,
+        on_confirm: Callable[[Receipt], None] | None = None,
+        **said: Unpack[Properties],
+    ) -> Receipt:
+        """Publishes and waits for the receipt (`simple`: only for a place in the window).
+
+        Raises `NotConnected` when the message could not be sent at all in `timeout_s`; it is then withdrawn.
+        """
+        limit_s = self._timeout_s if timeout_s is None else timeout_s
+        message = Message(body, routing_key, exchange, mandatory, seq, on_confirm, said)
+        started_s = asyncio.get_running_loop().time()
+        if self._free() <= 0 or self._rooms:
+            await self.room(limit_s)
+            limit_s -= self._loop.time() - started_s
+        receipt = self._accept(message, limit_s)
+        if self._confirm == "simple":
+            return receipt
+        await receipt
+        if receipt.lost and not receipt.attempts and receipt.cause is not None:
+            raise receipt.cause
+        return receipt
+
+    def send(
+        self,
+        body: Any,
+        routing_key: str = "",
+        *,
+        exchange: str = "",
+        mandatory: bool | None = None,
+        timeout_s: float | None = None,
+        seq: int | None = None,
+        on_confirm: Callable[[Receipt], None] | None = None,
+        **said: Unpack[Properties],
+    ) -> Receipt:
+        """Takes a message and returns at once, with the receipt to await later; `WindowFull` if there is no
+        room.
+        """
+        if self._free() <= 0:
+            raise WindowFull(f"{self._open} messages are unconfirmed, which is this publisher's window")
+        message = Message(body, routing_key, exchange, mandatory, seq, on_confirm, said)
+        return self._accept(message, self._timeout_s if timeout_s is None else timeout_s)
+
+    async def publish_many(
+        self, messages: Iterable[Message] | AsyncIterable[Message], *, timeout_s: float | None = None
+    ) -> list[Receipt]:
+        """Publishes all, as fast as the window allows, and waits once; receipts in the order given."""
+        limit_s = self._timeout_s if timeout_s is None else timeout_s
+        receipts: list[Receipt] = []
+        try:
+            async for message in _each(messages):
+                if self._free() <= 0 or self._rooms:
+                    await self.room(limit_s)
+                receipts.append(self._accept(message, limit_s))
+        except Exception as error:
+            sentence = f"publishing stopped after {len(receipts)} messages: {error}"
+            raise PublishInterrupted(sentence, receipts=receipts) from error
+        for receipt in reversed(receipts):  # confirms come in order: after the last there is little to do
+            if receipt.status is Status.PENDING:
+                await receipt
+        return receipts
+
+    async def room(self, timeout_s: float | None = None) -> None:
+        """Waits for a place in the window, in turn; `NotConnected` or `WindowFull` if none gets free in time.
+
+        The place is the caller's until it waits for something else.
+        """
+        if self._free() > 0 and not self._rooms:
+            return
+        limit_s = self._timeout_s if timeout_s is None else timeout_s
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._rooms.append(waiter)
+        try:
+            async with asyncio.timeout(limit_s):
+                await waiter
+        except TimeoutError:
+            if not self._sender.sending:
+                raise self._sender.failure(limit_s) from None
+            raise WindowFull(
+                f"all {self._window} places of the window were taken for {limit_s:g} s"
+            ) from None
+        finally:
+            if waiter.done() and not waiter.cancelled():
+                self._promised -= 1
+            elif waiter in self._rooms:
+                self._rooms.remove(waiter)
+            if not self._closed:
+                self._loop.call_soon(self._make_room)  # if the place is not taken after all
+
+    @asynccontextmanager
+    async def block(self, timeout_s: float | None = None) -> AsyncIterator[None]:
+        """Waits at its end until everything published since its beginning is confirmed.
+
+        async with publisher.block(timeout_s=5):
+            for order in orders:
+                await publisher.publish(order, "orders")
+
+        Raises `ConfirmsFailed` with the receipts of those that are not.
+        """
+        receipts: list[Receipt] = []
+        self._blocks.append(receipts)
+        try:
+            yield
+        finally:
+            self._blocks = [block for block in self._blocks if block is not receipts]
+        limit_s = self._timeout_s if timeout_s is None else timeout_s
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                for receipt in receipts:
+                    await receipt
+        failed = [receipt for receipt in receipts if receipt.status not in (Status.CONFIRMED, Status.SENT)]
+        if failed:
+            sentence = (
+                f"{len(failed)} of {len(receipts)} messages are not confirmed after {limit_s:g} s at most"
+            )
+            raise ConfirmsFailed(sentence, receipts=failed)
+
+    async def flush(self, timeout_s: float | None = None) -> bool:
+        """Waits until nothing is unconfirmed; False if that took longer than allowed."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                for receipt in self.unconfirmed():
+                    await receipt
+        except TimeoutError:
+            return False
+        return True
+
+    def unconfirmed(self, *, older_than_s: float = 0.0) -> list[Receipt]:
+        """Receipts that are still open, the oldest first."""
+        before_s = asyncio.get_running_loop().time() - older_than_s
+        return [receipt for receipt in self._sender.open_receipts() if receipt.started_s <= before_s]
+
+    @property
+    def ready(self) -> bool:
+        """Whether messages go out at once."""
+        return self._sender.sending
+
+    @property
+    def blocked_by(self) -> str | None:
+        """Why the broker takes no messages at present."""
+        return self.connection.session.blocked if self.connection.session else None
+
+    # from acceptance to receipt
+
+    def _accept(self, message: Message, timeout_s: float) -> Receipt:
+        if self.connection.closed:
+            raise Closed("the connection was closed")
+        if self._closed or not self._started:
+            hint = "use it as `async with Publisher(connection) as publisher`"
+            raise Closed("the publisher is not open", hint=hint)
+        body, routing_key, exchange, mandatory, given_seq, on_confirm, said = message
+        seq = self._seq if given_seq is None else given_seq
+        if not 0 <= seq <= _SEQ_MAX:
+            raise ValueError(f"a sequence is a number from 0 to 2**63 - 1, not {seq}")
+        method, header, body = self._envelopes.make(
+            body,
+            routing_key,
+            exchange,
+            mandatory=self._mandatory if mandatory is None else mandatory,
+            seq=seq,
+            said=said,
+        )
+        self._sender.check_size(header)
+        if seq >= self._seq:
+            self._seq = seq + 1
+        now_s = self._loop.time()
+        deadline_s = now_s + timeout_s
+        receipt = Receipt(
+            seq,
+            method,
+            header,
+            body,
+            exchange=exchange,
+            routing_key=routing_key,
+            message_id=said.get("message_id") or self._envelopes.message_id,
+            correlation_id=said.get("correlation_id"),
+            started_s=now_s,
+            deadline_s=deadline_s,
+            callback=on_confirm,
+        )
+        self._open += 1
+        self.counters.published += 1
+        for block in self._blocks:
+            block.append(receipt)
+        if deadline_s < self._sweep_s:
+            self._sweep_at(deadline_s)
+        self._sender.put(receipt)
+        return receipt
+
+    def _returned(self, receipt: Receipt) -> None:
+        if self._on_return is not None:
+            tell(self._on_return, receipt)
+
+    def _resolve(self, receipts: Iterable[Receipt], status: Status) -> None:
+        """What became of these; there is as much room as there are."""
+        now_s = self._loop.time()
+        counters = self.counters
+        receipts = list(receipts)
+        self._open -= len(receipts)  # a callback may send the next message
+        setattr(counters, status.value, getattr(counters, status.value) + len(receipts))
+        for receipt in receipts:
+            final = Status.RETURNED if status is Status.CONFIRMED and receipt.reply_code else status
+            receipt.resolve(final, now_s)
+            if final is Status.RETURNED:
+                counters.returned += 1
+                counters.confirmed -= 1  # it was counted with the others
+            if receipt.callback is not None:
+                tell(receipt.callback, receipt)
+            if self._on_confirm is not None:
+                tell(self._on_confirm, receipt)
+            if self._hooks is not None:
+                tell(self._hooks.receipt, receipt)
+        self._make_room()
+
+    def _free(self) -> int:
+        """Places of the window that anybody may take."""
+        return self._window - self._open - self._promised
+
+    def _make_room(self) -> None:
+        """Places that are free go to those who wait, in turn."""
+        while self._rooms and self._free() > 0:
+            waiter = self._rooms.popleft()
+            if not waiter.done():
+                self._promised += 1
+                waiter.set_result(None)
+
+    # deadlines
+
+    def _sweep_at(self, when_s: float) -> None:
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        self._sweep_s = max(when_s, self._loop.time() + _SWEEP_S)
+        self._sweeper = self._loop.call_at(self._sweep_s, self._sweep)
+
+    def _sweep(self) -> None:
+        """Gives up what is past its deadline; looks again when the next one is due."""
+        self._sweeper, self._sweep_s = None, float("inf")
+        self._sender.give_up(self._loop.time())
+        deadlines = [receipt.deadline_s for receipt in self._sender.open_receipts()]
+        if deadlines:
+            self._sweep_at(min(deadlines))
+
+
+async def _each(messages: Iterable[Message] | AsyncIterable[Message]) -> AsyncIterator[Message]:
+    if isinstance(messages, AsyncIterable):
+        async for message in messages:
+            yield message
+    else:
+        for message in messages:
+            yield message

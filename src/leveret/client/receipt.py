@@ -1,0 +1,189 @@
+"""The receipt of a publish: what became of the message, in one object.
+
+A receipt is *pending* first and then, once and for ever, one of
+
+    confirmed   every queue has it (persistent and durable: on disk)
+    returned    nobody takes it: reply code and text; the broker acked that it knows
+    nacked      the broker refused it, and did not take it before either
+    lost        nobody knows: the connection ended or the time was up before an answer; `cause` says which
+
+or *sent*, for a publisher without confirms. A return is known before the confirm: `reply_code` is set by
+then. Who sends, and when it is sent again, is left to the publisher; a receipt only keeps the bytes for
+that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator
+from enum import Enum, Flag, auto
+from typing import Final
+
+from leveret.client.errors import ClientError, MessageLost, MessageNacked, MessageReturned
+
+
+class Status(Enum):
+    PENDING = "pending"
+    CONFIRMED = "confirmed"
+    RETURNED = "returned"
+    NACKED = "nacked"
+    LOST = "lost"
+    SENT = "sent"
+
+
+class Doubt(Flag):
+    """Why a message may be stored although nothing says so."""
+
+    CUT_OFF = auto()
+    """It was on a connection that ended."""
+    SUSPECT = auto()
+    """It was on a channel that the broker closed because of one of its messages, perhaps a later one."""
+
+
+CERTAIN: Final = Doubt(0)
+
+
+class Receipt:
+    """`receipt = await publisher.publish(...)`, or `receipt = publisher.send(...)` and `await receipt`
+    later.
+    """
+
+    __slots__ = (
+        "_correlation_id",
+        "_ended_s",
+        "_message_id",
+        "_waiters",
+        "attempts",
+        "body",
+        "callback",
+        "cause",
+        "deadline_s",
+        "doubt",
+        "exchange",
+        "header",
+        "method",
+        "reason",
+        "reply_code",
+        "reply_text",
+        "routing_key",
+        "seq",
+        "started_s",
+        "status",
+    )
+
+    def __init__(
+        self,
+        seq: int,
+        method: bytes,
+        header: bytes,
+        body: bytes,
+        *,
+        exchange: str,
+        routing_key: str,
+        message_id: str | Callable[[int], str],
+        correlation_id: str | None,
+        started_s: float,
+        deadline_s: float,
+        callback: Callable[[Receipt], None] | None,
+    ) -> None:
+        self.status = Status.PENDING
+        self.seq = seq
+        self.exchange = exchange
+        self.routing_key = routing_key
+        self.attempts = 0
+        """How often it was written to a socket."""
+        self.reply_code = 0
+        self.reply_text = ""
+        self.reason = ""
+        """Of a nack, where it is known."""
+        self.cause: ClientError | None = None
+        """Of a loss, or the channel error behind a nack."""
+        self.doubt = CERTAIN
+        self.method, self.header, self.body = method, header, body
+        self.started_s = started_s
+        self.deadline_s = deadline_s
+        self._ended_s = 0.0
+        self._message_id = message_id
+        self._correlation_id = correlation_id
+        self.callback = callback
+        self._waiters: list[asyncio.Future[None]] | None = None
+
+    @property
+    def message_id(self) -> str:
+        return self._message_id if isinstance(self._message_id, str) else self._message_id(self.seq)
+
+    @property
+    def correlation_id(self) -> str:
+        """The caller's, or else the message id."""
+        return self._correlation_id or self.message_id
+
+    @property
+    def done(self) -> bool:
+        return self.status is not Status.PENDING
+
+    @property
+    def confirmed(self) -> bool:
+        return self.status is Status.CONFIRMED
+
+    @property
+    def returned(self) -> bool:
+        """Also before the confirm has come."""
+        return bool(self.reply_code)
+
+    @property
+    def nacked(self) -> bool:
+        return self.status is Status.NACKED
+
+    @property
+    def lost(self) -> bool:
+        return self.status is Status.LOST
+
+    @property
+    def latency_s(self) -> float | None:
+        """From the call to the answer; None while there is none."""
+        return self._ended_s - self.started_s if self.done else None
+
+    def check(self) -> Receipt:
+        """Itself if confirmed (or sent, without confirms); otherwise raises what it is."""
+        where = f"message {self.message_id} to exchange '{self.exchange}', key '{self.routing_key}',"
+        if self.status is Status.RETURNED:
+            sentence = f"{where} was returned: {self.reply_code} {self.reply_text}"
+            raise MessageReturned(sentence, receipt=self)
+        if self.status is Status.NACKED:
+            sentence = f"{where} was refused: {self.reason or 'the broker gave no reason'}"
+            raise MessageNacked(sentence, receipt=self) from self.cause
+        if self.status is Status.LOST:
+            sentence = f"{where} is lost from sight after {self.attempts} attempts: {self.cause}"
+            raise MessageLost(sentence, receipt=self) from self.cause
+        return self
+
+    def __await__(self) -> Generator[object, None, Receipt]:
+        if self.status is Status.PENDING:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            if self._waiters is None:
+                self._waiters = [waiter]
+            else:
+                self._waiters.append(waiter)
+            yield from waiter
+        return self
+
+    def resolve(self, status: Status, now_s: float) -> None:
+        """For the publisher: this is what became of it."""
+        self.status = status
+        self._ended_s = now_s
+        self.body = self.header = b""  # nobody sends it again
+        if status is Status.CONFIRMED:
+            self.cause = None  # of an earlier attempt
+        if self._waiters is not None:
+            for waiter in self._waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+            self._waiters = None
+
+    def __repr__(self) -> str:
+        more = ""
+        if self.reply_code:
+            more = f" {self.reply_code} {self.reply_text}"
+        elif self.reason or self.cause:
+            more = f" ({self.reason or self.cause})"
+        return f"<Receipt {self.message_id} {self.status.value}{more}, attempts {self.attempts}>"

@@ -1,0 +1,179 @@
+"""Bringing messages back: from a parking place or a dead-letter queue to where they failed.
+
+Each message is copied to its queue, without the traces of its failures, and taken off the source after the
+copy is confirmed: whatever happens in between, it is in one of the two. Messages that a filter leaves out,
+or whose origin nobody knows, stay where they are, in their order. Only what is there at the start is looked
+at, so that a message that fails again at once is not moved for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from pamqp import commands
+
+from leveret.amqp.methods import make
+from leveret.client.acks import Ledger
+from leveret.client.channel import Channel, Content
+from leveret.client.codecs import Codecs
+from leveret.client.connection import Connection
+from leveret.client.copies import copy_of
+from leveret.client.delivery import ATTEMPTS, Delivery, Source
+from leveret.client.publisher import Publisher
+from leveret.client.recoverers import CAUSE_HEADERS, ORIGINAL_QUEUE
+
+_ROUND: Final = 100
+"""So many are fetched at a time."""
+_CONNECT_S: Final = 10.0
+_DEATHS: Final = ("x-death", "x-first-death-queue", "x-first-death-reason", "x-first-death-exchange")
+_LATER_DEATHS: Final = ("x-last-death-queue", "x-last-death-reason", "x-last-death-exchange")
+_ORIGINS: Final = ("x-original-exchange", "x-original-routingKey", ORIGINAL_QUEUE)
+_TRACES: Final = frozenset((*CAUSE_HEADERS, *_DEATHS, *_LATER_DEATHS, *_ORIGINS, ATTEMPTS))
+"""What a message forgets when it starts anew."""
+
+
+@dataclass(slots=True)
+class Redriven:
+    """How far it is: `found` were there at the start."""
+
+    found: int = 0
+    moved: int = 0
+    kept: int = 0
+    """Left where they are: the filter does not want them, or nobody knows where they belong."""
+
+
+async def redrive(
+    connection: Connection,
+    source: str,
+    *,
+    to: str | None = None,
+    where: Callable[[Delivery], bool] | None = None,
+    limit: int | None = None,
+    rate_per_s: float | None = None,
+    on_progress: Callable[[Redriven], None] | None = None,
+) -> Redriven:
+    """Moves messages of the queue `source` back to the queues they came from, or all of them to queue `to`.
+
+    >>> await redrive(connection, "orders.parked", where=lambda message: message.headers["region"] == "eu")
+    """
+    if rate_per_s is not None and rate_per_s <= 0:
+        raise ValueError("the rate is above 0 messages a second")
+    session = await connection.connected(_CONNECT_S)
+    channel = await session.open_channel()
+    try:
+        async with Publisher(connection) as publisher:
+            round_size = _ROUND if rate_per_s is None else max(1, min(_ROUND, int(rate_per_s / 2)))
+            move = _Move(channel, publisher, source, to, where, Redriven(found=await _depth(channel, source)))
+            await move.run(limit, round_size, rate_per_s, on_progress)
+            return move.progress
+    finally:
+        await channel.close()  # what was kept goes back to its place
+
+
+class _Move:
+    """One run of it."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        publisher: Publisher,
+        source: str,
+        to: str | None,
+        where: Callable[[Delivery], bool] | None,
+        progress: Redriven,
+    ) -> None:
+        self._channel = channel
+        self._publisher = publisher
+        self._source = source
+        self._to = to
+        self._where = where
+        self._ledger = Ledger(channel, stale=lambda delivery: None)
+        self._origin = Source(self._ledger, source, Codecs())
+        self.progress = progress
+
+    async def run(
+        self,
+        limit: int | None,
+        round_size: int,
+        rate_per_s: float | None,
+        on_progress: Callable[[Redriven], None] | None,
+    ) -> None:
+        progress = self.progress
+        clock_s = asyncio.get_running_loop().time
+        while wanted := self._wanted(limit, round_size):
+            started_s = clock_s()
+            before = progress.moved
+            try:
+                if not await self._round(wanted):
+                    return
+            finally:
+                if on_progress is not None:
+                    on_progress(progress)
+            if rate_per_s is not None and self._wanted(limit, round_size):
+                due_s = started_s + (progress.moved - before) / rate_per_s
+                await asyncio.sleep(max(0.0, due_s - clock_s()))
+
+    def _wanted(self, limit: int | None, round_size: int) -> int:
+        """How many to fetch next."""
+        progress = self.progress
+        left = progress.found - progress.moved - progress.kept
+        return min(round_size, left if limit is None else min(left, limit - progress.moved))
+
+    async def _round(self, wanted: int) -> bool:
+        """Fetches so many and moves those that may be; False if there were none."""
+        contents = await asyncio.gather(*(self._channel.get(self._source) for _ in range(wanted)))
+        fetched = [self._delivery(content) for content in contents if content is not None]
+        places = [(delivery, self._place(delivery)) for delivery in fetched]
+        moving = [(delivery, place) for delivery, place in places if place is not None]
+        self.progress.kept += len(fetched) - len(moving)
+        copies = [copy_of(delivery, place, headers={}, without=_TRACES) for delivery, place in moving]
+        receipts = await self._publisher.publish_many(copies)
+        for (delivery, _), receipt in zip(moving, receipts, strict=True):
+            if receipt.confirmed:
+                await delivery.ack()
+                self.progress.moved += 1
+        self._ledger.flush()
+        for receipt in receipts:
+            receipt.check()
+        return bool(fetched)
+
+    def _place(self, delivery: Delivery) -> str | None:
+        """The queue it belongs to; None if it stays."""
+        if self._where is not None and not self._where(delivery):
+            return None
+        origin = delivery.headers.get(ORIGINAL_QUEUE, delivery.headers.get("x-first-death-queue"))
+        return self._to or (str(origin) if origin else None)
+
+    def _delivery(self, content: Content) -> Delivery:
+        got = content.method
+        assert isinstance(got, commands.Basic.GetOk)
+        return Delivery(
+            self._origin,
+            got.delivery_tag or 0,
+            exchange=got.exchange or "",
+            routing_key=got.routing_key or "",
+            redelivered=bool(got.redelivered),
+            header=content.header,
+            body=content.body,
+        )
+
+
+async def _depth(channel: Channel, queue: str) -> int:
+    declared = await channel.call(
+        make(
+            commands.Queue.Declare,
+            ticket=0,
+            queue=queue,
+            passive=True,
+            durable=False,
+            exclusive=False,
+            auto_delete=False,
+            nowait=False,
+            arguments={},
+        )
+    )
+    assert isinstance(declared, commands.Queue.DeclareOk)
+    return declared.message_count or 0

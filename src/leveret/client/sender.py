@@ -1,0 +1,394 @@
+"""Getting messages onto the wire, again if need be, and finding out what became of them.
+
+Messages wait in an outbox until there is a channel that takes them, then on the wire until they are
+confirmed. When a connection ends, what was on the wire goes back to the head of the outbox and is sent
+again, in order, marked `x-republished`, because it may be stored already. When the broker closes only the
+channel, the publish to blame gets the broker's reason and the others go out on a new channel. The rule:
+*nacked* is said only of what was certainly not taken; of what may have been, it is *lost*.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from pamqp import commands
+
+from leveret.amqp import properties
+from leveret.amqp.errors import AmqpError
+from leveret.amqp.events import Settlement
+from leveret.amqp.frames import BODY, END, FRAME, HEADER, METHOD, OVERHEAD_BYTES, content_frames
+from leveret.amqp.methods import make
+from leveret.amqp.scanner import ACK
+from leveret.client.backoff import Backoff
+from leveret.client.channel import Channel, Content
+from leveret.client.connection import Connection
+from leveret.client.errors import ChannelClosed, ClientError, Closed, ConfirmTimeout, ConnectionBlocked
+from leveret.client.message import REPUBLISHED, SEQ
+from leveret.client.receipt import Doubt, Receipt, Status
+from leveret.client.session import Session
+from leveret.client.unconfirmed import Unconfirmed
+
+_CHUNK_BYTES: Final = 256 << 10
+"""Written in one go; then it is seen whether the socket takes more."""
+_FRAMES_MAX: Final = 1024
+_EXCHANGES_MAX: Final = 10_000
+_EAGER: Final = 200
+"""So many are written without waiting for the end of the turn: 25 % more messages a second than without."""
+_RENEWALS: Final = Backoff(initial_s=0.5, multiplier=2.0, max_s=10.0, jitter=0.0)
+_NOT_FOUND: Final = 404
+_PRECONDITION_FAILED: Final = 406
+_EXCHANGE: Final = re.compile(r"exchange '(.*?)' in vhost")
+_FRAME_MAX: Final = 131_072
+_SMALL_BYTES: Final = 4000
+
+
+class Sender:
+    """`sender.put(receipt)`; `resolve` is called with receipts and what became of them."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        confirms: bool,
+        resolve: Callable[[Iterable[Receipt], Status], None],
+        returned: Callable[[Receipt], None],
+    ) -> None:
+        self._connection = connection
+        self._confirms = confirms
+        self._resolve = resolve
+        self._on_returned = returned
+        self._outbox: deque[Receipt] = deque()
+        self._unconfirmed = Unconfirmed()
+        self._isolating = 0
+        """So many are sent one at a time, to find out which of them the broker does not bear."""
+        self._channel: Channel | None = None
+        self._frames: dict[bytes, bytes] = {}
+        """Method frames for the channel, by their payload."""
+        self._pump_due = False
+        self._closed = False
+        self._known: set[str] = set()
+        """Exchanges to which something was confirmed."""
+        self._probed: set[str] = set()
+        """Exchanges to which a first message is on the wire."""
+        self._sound = False
+        """Something was acked on this channel."""
+        self._resting = False
+        """Nothing more is sent on this channel; it is about to be given up."""
+        self._renewals = 0
+        self._renewal: asyncio.TimerHandle | None = None
+        self._closing: asyncio.Task[None] | None = None
+
+    @property
+    def sending(self) -> bool:
+        """Whether there is a channel, and the broker takes messages."""
+        return self._channel is not None and self._channel.session.blocked is None
+
+    def failure(self, waited_s: float) -> ClientError:
+        """Why nothing was sent in this time."""
+        if not self.sending:
+            return self._connection.failure(waited_s)
+        sentence = f"the broker has not taken what was sent to it for {waited_s:.3g} s"
+        return ConnectionBlocked(sentence, hint="it is behind; nothing of this message was sent")
+
+    def check_size(self, header: bytes) -> None:
+        """A content header is one frame, whatever is in it."""
+        if len(header) <= _SMALL_BYTES:
+            return
+        frame_max = self._channel.session.frame_max if self._channel is not None else _FRAME_MAX
+        if frame_max and len(header) > frame_max - OVERHEAD_BYTES:
+            raise ValueError(
+                f"the properties take {len(header)} bytes, but a frame holds {frame_max} at most"
+            )
+
+    def put(self, receipt: Receipt) -> None:
+        self._outbox.append(receipt)
+        if not self._pump_due:
+            self._pump_soon()
+        elif len(self._outbox) >= _EAGER and not self._isolating:
+            self._pump()  # while the broker works on these, more are made
+            self._pump_due = True  # by the call that is still to come
+
+    def open_receipts(self) -> list[Receipt]:
+        """Those that are not resolved, in order."""
+        return [*self._unconfirmed, *self._outbox]
+
+    def give_up(self, now_s: float) -> None:
+        """Those whose deadline is over are lost."""
+        late = [receipt for receipt in self._unconfirmed if receipt.deadline_s <= now_s]
+        for receipt in late:
+            waited_s = now_s - receipt.started_s
+            receipt.cause = ConfirmTimeout(f"no confirm of {receipt.message_id} came in {waited_s:.3g} s")
+            self._probed.discard(receipt.exchange)  # another one has to find out
+        unsent = [receipt for receipt in self._outbox if receipt.deadline_s <= now_s]
+        for receipt in unsent:
+            if not receipt.attempts or receipt.cause is None:
+                receipt.cause = self.failure(now_s - receipt.started_s)
+        if unsent:
+            self._outbox = deque(receipt for receipt in self._outbox if receipt.deadline_s > now_s)
+        if late or unsent:
+            self._resolve((*late, *unsent), Status.LOST)
+            self._unconfirmed.trim()
+            self._pump_soon()
+
+    async def close(self, error: ClientError) -> None:
+        self._closed = True
+        channel = self._channel
+        self._give_up_all(error)
+        if channel is not None:
+            self._let_go(channel)
+            await channel.close()
+
+    def _give_up_all(self, error: ClientError) -> None:
+        left = [*self._unconfirmed.take_all(), *self._outbox]
+        self._outbox.clear()
+        for receipt in left:
+            receipt.cause = error
+        self._resolve(left, Status.LOST)
+
+    # the connection's tenant
+
+    async def attach(self, session: Session) -> None:
+        """A channel on this session; what waits goes out, the oldest first."""
+        channel = await session.open_channel()
+        channel.on_ended = self._channel_ended
+        channel.on_settled = self._settled
+        channel.on_returned = self._returned
+        if self._confirms:
+            await channel.call(make(commands.Confirm.Select, nowait=False))
+        if self._closed:
+            await channel.close()
+            return
+        self._frames.clear()
+        self._sound = False
+        self._channel = channel
+        session.on_writable.append(self._pump)
+        self._pump()
+
+    def detach(self, error: ClientError) -> None:
+        """The session has ended, of which the channel has told us; or the connection, and there is no
+        other.
+        """
+        if isinstance(error, Closed):
+            self._give_up_all(error)
+
+    def blocked(self, reason: str | None) -> None:
+        if reason is None:
+            self._pump()
+
+    # onto the wire
+
+    def _pump_soon(self) -> None:
+        self._pump_due = True
+        asyncio.get_running_loop().call_soon(self._pump)
+
+    def _pump(self) -> None:
+        """Writes what waits, as long as the socket takes it."""
+        self._pump_due = False
+        channel = self._channel
+        while self._outbox and channel is not None and channel.error is None:
+            session = channel.session
+            if not session.writable or session.blocked is not None or self._resting:
+                return
+            if self._isolating and len(self._unconfirmed):
+                return
+            chunk = self._next_chunk()
+            if not chunk:
+                return
+            self._write(channel, chunk)
+            session.flush()
+
+    def _next_chunk(self) -> list[Receipt]:
+        """Those that may be written now. The first to an exchange goes alone, until the exchange is known
+        to be there: if the broker closes the channel because it is not, there is no doubt which message it
+        was."""
+        chunk: list[Receipt] = []
+        outbox, known = self._outbox, self._known
+        size = 0
+        while outbox and size < _CHUNK_BYTES:
+            receipt = outbox[0]
+            if receipt.exchange not in known and self._confirms:
+                if receipt.exchange in self._probed:
+                    break
+                self._probed.add(receipt.exchange)
+            chunk.append(outbox.popleft())
+            size += len(receipt.body) + 256
+            if self._isolating:
+                self._isolating -= 1
+                break
+        return chunk
+
+    def _write(self, channel: Channel, receipts: list[Receipt]) -> None:
+        """One write for all; about 1 us a message."""
+        number = channel.number
+        frame_max = channel.session.frame_max
+        body_max = frame_max - OVERHEAD_BYTES if frame_max else 1 << 62
+        frames, head, add = self._frames, FRAME.pack, self._unconfirmed.add
+        pieces: list[bytes] = []
+        for receipt in receipts:
+            method = frames.get(receipt.method)
+            if method is None:
+                if len(frames) >= _FRAMES_MAX:
+                    frames.clear()
+                payload = receipt.method
+                method = frames[payload] = head(METHOD, number, len(payload)) + payload + END
+            header, body = receipt.header, receipt.body
+            if 0 < len(body) <= body_max:
+                pieces += (method, head(HEADER, number, len(header)), header, END)
+                pieces += (head(BODY, number, len(body)), body, END)
+            else:
+                pieces += (method, *content_frames(number, header, body, frame_max=frame_max))
+            receipt.attempts += 1
+            if self._confirms:
+                add(receipt)
+        channel.session.send(b"".join(pieces))
+        if not self._confirms:
+            self._resolve(receipts, Status.SENT)
+
+    # what the broker says
+
+    def _settled(self, event: Settlement) -> None:
+        receipts = self._unconfirmed.settled(event)
+        if self._probed:
+            self._learn({receipt.exchange for receipt in receipts})
+        if event.kind == ACK:
+            self._renewals = 0
+            self._sound = True
+            self._resolve(receipts, Status.CONFIRMED)
+        else:
+            self._refuse(receipts, "a queue refused it or could not write it")
+            if not self._sound and self._renewal is None and self._connection.sessions > 1:
+                delay_s = _RENEWALS.delay_s(self._renewals + 1)
+                self._renewal = asyncio.get_running_loop().call_later(delay_s, self._rest)
+        self._unconfirmed.trim()
+        self._renew_if_at_rest()
+        if self._outbox and not self._pump_due:
+            self._pump_soon()
+
+    def _learn(self, exchanges: set[str]) -> None:
+        if len(self._known) >= _EXCHANGES_MAX:
+            self._known.clear()
+        self._known |= exchanges
+        self._probed -= exchanges
+
+    def _rest(self) -> None:
+        """A channel on which nothing was ever acked is given up for another one, when it has come to rest.
+
+        A channel of RabbitMQ 3.10 that is opened while a quorum queue elects its leader nacks for ever after.
+        """
+        self._resting = not self._sound
+        self._renew_if_at_rest()
+
+    def _renew_if_at_rest(self) -> None:
+        channel = self._channel
+        if self._resting and channel is not None and not len(self._unconfirmed):
+            self._renewals += 1
+            self._let_go(channel)
+            self._closing = asyncio.get_running_loop().create_task(channel.close())
+            self._connection.attach(self)
+
+    def _returned(self, content: Content) -> None:
+        method = content.method
+        assert isinstance(method, commands.Basic.Return)
+        try:
+            seq = properties.headers_of(content.header).get(SEQ)
+        except AmqpError:
+            seq = None
+        receipt = self._unconfirmed.returned(seq) if isinstance(seq, int) else None
+        if receipt is not None and not receipt.done:
+            receipt.reply_code, receipt.reply_text = method.reply_code or 0, method.reply_text
+            self._on_returned(receipt)
+
+    def _refuse(self, receipts: Iterable[Receipt], reason: str, cause: ClientError | None = None) -> None:
+        """Not taken this time; of those that may have been taken before, nothing is known.
+
+        With a `cause` of 406 it is the message itself that the broker does not bear, as at any time before.
+        """
+        itself = isinstance(cause, ChannelClosed) and cause.code == _PRECONDITION_FAILED
+        doubts = Doubt.CUT_OFF if itself else Doubt.CUT_OFF | Doubt.SUSPECT
+        refused: list[Receipt] = []
+        unknown: list[Receipt] = []
+        for receipt in receipts:
+            receipt.reason = reason
+            receipt.cause = cause or receipt.cause
+            (unknown if receipt.doubt & doubts else refused).append(receipt)
+        self._resolve(refused, Status.NACKED)
+        self._resolve(unknown, Status.LOST)
+
+    # the end of a channel
+
+    def _channel_ended(self, error: ClientError) -> None:
+        """Whatever was on the wire is sent again, but for what is to blame."""
+        if self._channel is None:
+            return
+        in_doubt = self._unconfirmed.given_up
+        cut = self._let_go(self._channel)
+        if isinstance(error, ChannelClosed):
+            cut = self._suspected(cut, error) if in_doubt else self._without_culprits(cut, error)
+            self._connection.attach(self)
+        else:
+            _doubt(cut, Doubt.CUT_OFF, error)
+        self._outbox.extendleft(reversed(cut))
+
+    def _let_go(self, channel: Channel) -> list[Receipt]:
+        """Leaves the channel; what was on it and is not settled."""
+        self._channel = None
+        channel.on_ended = channel.on_settled = channel.on_returned = _ignore
+        self._probed.clear()
+        self._resting = False
+        if self._renewal is not None:
+            self._renewal.cancel()
+            self._renewal = None
+        if self._pump in channel.session.on_writable:
+            channel.session.on_writable.remove(self._pump)
+        return self._unconfirmed.take_all()
+
+    def _without_culprits(self, cut: list[Receipt], error: ChannelClosed) -> list[Receipt]:
+        """The broker stops at the publish that it closes the channel for: what came before it may be
+        stored, what came after it is not. Who it was is known if it was alone, or if the broker names an
+        exchange to which only one was on its way. If the exchange was there and is gone, it was one of
+        those to it, the last at the latest. If nobody can tell, each is sent alone."""
+        if len(cut) == 1:
+            self._refuse(cut, f"{error.code} {error.text}", error)
+            return []
+        exchange = _exchange_in(error.text)
+        candidates = [number for number, receipt in enumerate(cut) if receipt.exchange == exchange]
+        if not candidates or (len(candidates) > 1 and error.code != _NOT_FOUND):
+            return self._suspected(cut, error)
+        self._known.discard(exchange or "")
+        last = candidates[-1]
+        _doubt(cut[:last], Doubt.SUSPECT, error)
+        gone = set(candidates)
+        self._refuse([cut[last]], f"{error.code} {error.text}", error)
+        self._resolve([cut[number] for number in candidates[:-1]], Status.LOST)
+        return [receipt for number, receipt in enumerate(cut) if number not in gone]
+
+    def _suspected(self, cut: list[Receipt], error: ClientError) -> list[Receipt]:
+        _doubt(cut, Doubt.SUSPECT, error)
+        self._isolating = len(cut)
+        return cut
+
+
+def _exchange_in(text: str) -> str | None:
+    """The exchange that an error of the broker's is about."""
+    found = _EXCHANGE.search(text)
+    if found is None:
+        return None
+    return "" if found.group(1) == "amq.default" else found.group(1)
+
+
+def _doubt(receipts: Iterable[Receipt], doubt: Doubt, error: ClientError) -> None:
+    """They may be stored: they are marked before they go out again."""
+    for receipt in receipts:
+        receipt.reply_code, receipt.reply_text = 0, ""
+        receipt.cause = error
+        if not receipt.doubt:
+            receipt.header = properties.with_headers(receipt.header, {REPUBLISHED: True})
+        receipt.doubt |= doubt
+
+
+def _ignore(_: object) -> None:
+    return None

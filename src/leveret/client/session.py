@@ -1,0 +1,363 @@
+"""One connection to a broker, from the first byte to its end: handshake, heartbeats, channels, blocked or
+not.
+
+A session never comes back: whoever wants another one asks `Connection`, which makes them. Everything that
+is written in one turn of the event loop leaves in one write; what is read is scanned once and handed to
+channels in runs. The rule: whatever ends a session, each channel and each waiting call hears of it, once,
+with the cause.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Final
+
+from pamqp import commands
+
+from leveret import __version__
+from leveret.amqp import methods
+from leveret.amqp.errors import AmqpError
+from leveret.amqp.events import Contents, Deliveries, Event, MethodFrame, Settlement, Violation
+from leveret.amqp.frames import HEARTBEAT_FRAME, PROTOCOL_HEADER
+from leveret.amqp.methods import Method, make
+from leveret.amqp.scanner import Scanner
+from leveret.amqp.tables import Value
+from leveret.client.channel import Channel
+from leveret.client.endpoint import Endpoint
+from leveret.client.errors import ChannelsExhausted, ClientError, ConnectionLost, LoginRefused, NotConnected
+
+log = logging.getLogger("leveret.client")
+
+HEARTBEAT_S: Final = 60
+CONNECT_S: Final = 10.0
+CLOSE_S: Final = 5.0
+_FRAME_MAX: Final = 131_072
+_CHANNEL_MAX: Final = 2047
+_WRITE_HIGH_BYTES: Final = 1 << 20
+_MESSAGE_MAX_BYTES: Final = 1 << 30
+"""No broker lets messages in that are larger than half of this."""
+_CAPABILITIES: Final[dict[str, Value]] = {
+    "publisher_confirms": True,
+    "basic.nack": True,
+    "consumer_cancel_notify": True,
+    "connection.blocked": True,
+    "authentication_failure_close": True,
+}
+_LOGIN_CODES: Final = {403, 530}
+
+
+class Session(asyncio.Protocol):
+    """`session = await Session.connect(Endpoint.parse(url))`."""
+
+    def __init__(self, endpoint: Endpoint, *, heartbeat_s: int, name: str) -> None:
+        self.endpoint = endpoint
+        self.server: Mapping[str, object] = {}
+        """The properties by which the broker introduced itself."""
+        self.frame_max = _FRAME_MAX
+        self.heartbeat_s = heartbeat_s
+        self.blocked: str | None = None
+        """Why the broker takes no messages at present."""
+        self.writable = True
+        self.error: ClientError | None = None
+        """Why it ended; None while it lives."""
+        self.on_end: Callable[[ClientError], None] = _ignore
+        self.on_blocked: Callable[[str | None], None] = _ignore
+        self.on_writable: list[Callable[[], None]] = []
+        """Called when there is room for more to be written."""
+        self._name = name
+        self._loop = asyncio.get_running_loop()
+        self._opened: asyncio.Future[None] = self._loop.create_future()
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+        self._scanner = Scanner(greeted=True, message_max_bytes=_MESSAGE_MAX_BYTES)
+        self._channels: dict[int, Channel] = {}
+        self._channel_max = _CHANNEL_MAX
+        self._transport: asyncio.Transport
+        self._out: list[bytes] = []
+        self._leaving = False
+        self._paused = False
+        self._received_s = self._sent_s = self._beat_due_s = 0.0
+        self._beat_timer: asyncio.TimerHandle | None = None
+
+    @classmethod
+    async def connect(
+        cls,
+        endpoint: Endpoint,
+        *,
+        heartbeat_s: int = HEARTBEAT_S,
+        timeout_s: float = CONNECT_S,
+        tls: ssl.SSLContext | None = None,
+        name: str = "",
+    ) -> Session:
+        """A session that is open; `NotConnected` if that can't be had in time, `LoginRefused` if not at
+        all.
+        """
+        loop = asyncio.get_running_loop()
+        context = (tls or ssl.create_default_context()) if endpoint.tls else None
+        heartbeat_s = heartbeat_s if endpoint.heartbeat_s is None else endpoint.heartbeat_s
+        session = cls(endpoint, heartbeat_s=heartbeat_s, name=name)
+        try:
+            async with asyncio.timeout(endpoint.timeout_s or timeout_s):
+                await loop.create_connection(lambda: session, endpoint.host, endpoint.port, ssl=context)
+                await session._opened
+        except (TimeoutError, OSError, UnicodeError) as error:  # the last for names that can't be resolved
+            session._abort()
+            what = str(error) or "no answer in time"
+            raise NotConnected(f"no connection to {endpoint.address}: {what}") from error
+        except asyncio.CancelledError:
+            session._abort()
+            raise
+        return session
+
+    @property
+    def is_leveret(self) -> bool:
+        return self.server.get("product") == "Leveret"
+
+    def has(self, capability: str) -> bool:
+        """Whether the broker announced that it can do this."""
+        found = self.server.get("capabilities")
+        return isinstance(found, dict) and bool(found.get(capability))
+
+    async def open_channel(self) -> Channel:
+        if self.error is not None:
+            raise self.error
+        number = next(n for n in range(1, self._channel_max + 2) if n not in self._channels)
+        if number > self._channel_max:
+            raise ChannelsExhausted(f"all {self._channel_max} channels of the connection are in use")
+        channel = self._channels[number] = Channel(self, number)
+        await channel.call(make(commands.Channel.Open, out_of_band="0"))
+        return channel
+
+    def forget(self, channel: Channel) -> None:
+        """The channel is over; its number is free."""
+        self._channels.pop(channel.number, None)
+
+    async def close(self) -> None:
+        """Says goodbye and waits for the answer, for a while."""
+        if self.error is None and not self._leaving:
+            self._leaving = True
+            self.write(
+                0, make(commands.Connection.Close, reply_code=200, reply_text="bye", class_id=0, method_id=0)
+            )
+        with suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(self._ended), CLOSE_S)
+        self._abort()
+
+    def fail(self, sentence: str) -> None:
+        """Gives the session up; whoever lives on it is told why."""
+        self._end(ConnectionLost(sentence))
+
+    def pause_reading(self, paused: bool) -> None:
+        """Reads nothing more for now: the broker has to wait."""
+        if paused != self._paused and self.error is None:
+            self._paused = paused
+            if paused:
+                self._transport.pause_reading()
+            else:
+                self._received_s = self._loop.time()  # it could not have been heard until now
+                self._transport.resume_reading()
+
+    # writing
+
+    def write(self, channel: int, method: Method) -> None:
+        self.send(methods.frame(channel, method))
+
+    def send(self, data: bytes) -> None:
+        """Bytes for the broker; they leave at the end of the turn, together."""
+        if not self._out:
+            self._loop.call_soon(self.flush)
+        self._out.append(data)
+
+    def flush(self) -> None:
+        if self._out and self.error is None:
+            data = b"".join(self._out)
+            self._out.clear()
+            self._transport.write(data)
+            self._sent_s = self._loop.time()
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.set_write_buffer_limits(high=_WRITE_HIGH_BYTES)
+        self._received_s = self._sent_s = self._loop.time()
+        transport.write(PROTOCOL_HEADER)
+
+    def data_received(self, data: bytes) -> None:
+        self._received_s = self._loop.time()
+        try:
+            for event in self._scanner.feed(data):
+                self._take(event)
+        except AmqpError as error:
+            self._violated(error)
+
+    def eof_received(self) -> None:
+        return None
+
+    def connection_lost(self, error: Exception | None) -> None:
+        cause = f": {error}" if error else ""
+        self._end(ConnectionLost(f"the connection to {self.endpoint.address} was lost{cause}"))
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+    def pause_writing(self) -> None:
+        self.writable = False
+
+    def resume_writing(self) -> None:
+        self.writable = True
+        for notice in list(self.on_writable):
+            notice()
+
+    # what comes
+
+    def _take(self, event: Event) -> None:
+        if isinstance(event, Deliveries):
+            if (channel := self._channels.get(event.channel)) is not None:
+                channel.on_deliveries(event.messages)
+        elif isinstance(event, Settlement):
+            if (channel := self._channels.get(event.channel)) is not None:
+                channel.on_settled(event)
+        elif isinstance(event, MethodFrame):
+            method = methods.decode(event.payload)
+            if event.channel == 0:
+                self._take_own(method)
+            elif (channel := self._channels.get(event.channel)) is not None:
+                channel.take(method)
+        elif isinstance(event, Contents):
+            if (channel := self._channels.get(event.channel)) is not None:
+                channel.take_content(methods.decode(event.method), *event.contents[0])
+        elif isinstance(event, Violation):
+            self._violated(event.error)
+
+    def _violated(self, error: AmqpError) -> None:
+        self._end(ConnectionLost(f"{self.endpoint.address} broke the protocol: {error.reply_text}"))
+
+    def _take_own(self, method: Method) -> None:
+        """Methods of the connection itself, on channel 0."""
+        if isinstance(method, commands.Connection.Start):
+            self.server = method.server_properties
+            self._log_in(method.mechanisms)
+        elif isinstance(method, commands.Connection.Tune):
+            self._tune(method)
+        elif isinstance(method, commands.Connection.OpenOk):
+            if not self._opened.done():
+                self._opened.set_result(None)
+        elif isinstance(method, commands.Connection.Close):
+            self._closed_by_peer(method)
+        elif isinstance(method, commands.Connection.CloseOk):
+            self._end(ConnectionLost("the connection was closed"))
+        elif isinstance(method, commands.Connection.Blocked):
+            self.blocked = method.reason
+            self.on_blocked(method.reason)
+        elif isinstance(method, commands.Connection.Unblocked):
+            self.blocked = None
+            self.on_blocked(None)
+
+    def _log_in(self, mechanisms: str) -> None:
+        if "PLAIN" not in mechanisms.split():
+            self._end(LoginRefused(f"{self.endpoint.address} offers no PLAIN login, only {mechanisms}"))
+            return
+        response = f"\0{self.endpoint.user}\0{self.endpoint.password}".encode()
+        properties: dict[str, Value] = {
+            "product": "leveret.client",
+            "version": __version__,
+            "platform": "Python",
+            "capabilities": _CAPABILITIES,
+        }
+        if self._name:
+            properties["connection_name"] = self._name
+        self.write(
+            0,
+            make(
+                commands.Connection.StartOk,
+                client_properties=properties,
+                mechanism="PLAIN",
+                response=response,
+                locale="en_US",
+            ),
+        )
+
+    def _tune(self, offer: commands.Connection.Tune) -> None:
+        self._channel_max = _lower(offer.channel_max, _CHANNEL_MAX)
+        self.frame_max = self._scanner.frame_max = _lower(offer.frame_max, _FRAME_MAX)
+        self.heartbeat_s = _lower(offer.heartbeat, self.heartbeat_s) if self.heartbeat_s else 0
+        self.write(
+            0,
+            make(
+                commands.Connection.TuneOk,
+                channel_max=self._channel_max,
+                frame_max=self.frame_max,
+                heartbeat=self.heartbeat_s,
+            ),
+        )
+        self.write(
+            0, make(commands.Connection.Open, virtual_host=self.endpoint.vhost, capabilities="", insist=False)
+        )
+        if self.heartbeat_s:
+            self._beat_later()
+
+    def _closed_by_peer(self, close: commands.Connection.Close) -> None:
+        self.write(0, make(commands.Connection.CloseOk))
+        self.flush()
+        sentence = f"{self.endpoint.address} closed the connection: {close.reply_code} {close.reply_text}"
+        if not self._opened.done() and close.reply_code in _LOGIN_CODES:
+            self._end(LoginRefused(sentence))
+        else:
+            self._end(ConnectionLost(sentence, code=close.reply_code or 0, text=close.reply_text))
+
+    # the end
+
+    def _end(self, error: ClientError) -> None:
+        if self.error is not None:
+            return
+        self.error = error
+        if self._beat_timer is not None:
+            self._beat_timer.cancel()
+        self._out.clear()
+        self._transport.close()
+        if not self._opened.done():
+            lost = isinstance(error, LoginRefused)
+            self._opened.set_exception(error if lost else NotConnected(f"no connection: {error.sentence}"))
+        channels, self._channels = list(self._channels.values()), {}
+        for channel in channels:
+            channel.end(error)
+        self.on_end(error)
+
+    def _abort(self) -> None:
+        if hasattr(self, "_transport"):
+            self._transport.abort()
+            self._end(ConnectionLost("the connection was given up"))
+        if self._opened.done() and not self._opened.cancelled():
+            self._opened.exception()  # seen
+
+    def _beat_later(self) -> None:
+        self._beat_due_s = self._loop.time() + self.heartbeat_s / 2
+        self._beat_timer = self._loop.call_at(self._beat_due_s, self._beat)
+
+    def _beat(self) -> None:
+        """Twice per interval: is the broker alive, and does it know that we are?"""
+        now_s = self._loop.time()
+        if now_s - self._beat_due_s >= self.heartbeat_s / 2:
+            self._received_s = now_s  # it was this loop that could not hear
+        if now_s - self._received_s >= 2 * self.heartbeat_s and not self._paused:
+            address, silent_s = self.endpoint.address, int(now_s - self._received_s)
+            self._end(ConnectionLost(f"{address} has been silent for {silent_s} s: no heartbeat came"))
+            self._transport.abort()
+            return
+        if now_s - self._sent_s >= self.heartbeat_s / 2:
+            self._transport.write(HEARTBEAT_FRAME)
+            self._sent_s = now_s
+        self._beat_later()
+
+
+def _lower(offered: int, wanted: int) -> int:
+    """What both can agree on; 0 means no limit."""
+    return min(offered, wanted) if offered and wanted else offered or wanted
+
+
+def _ignore(_: object) -> None:
+    return None

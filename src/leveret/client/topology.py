@@ -1,0 +1,265 @@
+"""Exchanges, queues and bindings, declared in code and made to be so at each connect.
+
+Owns the collection of parts, their order, and what it means when something exists otherwise than declared.
+What a single part may be is `declarations`'; when a topology is applied is `Connection`'s. Applying is
+idempotent and never deletes anything. The rule: whatever the broker refuses is told together with the part it
+was refused for, and nothing is bound while something differs, unless differences are to be ignored.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+
+from leveret.amqp import methods
+from leveret.client.declarations import Binding, Exchange, Part, Queue
+from leveret.client.errors import (
+    ChannelClosed,
+    ConnectionLost,
+    Difference,
+    QueueLocked,
+    TopologyMismatch,
+)
+
+if TYPE_CHECKING:
+    from leveret.client.channel import Channel
+
+__all__ = ["Binding", "Exchange", "Queue", "Topology", "dead_letter_pair"]
+
+log = logging.getLogger("leveret.client")
+
+OpenChannel: TypeAlias = "Callable[[], Awaitable[Channel]]"
+OnMismatch: TypeAlias = Literal["error", "ignore"]
+
+_RESOURCE_LOCKED: Final = 405
+_PRECONDITION_FAILED: Final = 406
+_COMMAND_INVALID: Final = 503
+_INEQUIVALENT: Final = re.compile(r"inequivalent arg '([^']*)'")
+_FOUND: Final = re.compile(r" but current is (?:(none)|the value '(.*)' of .*|'(.*)'|(.*))$", re.DOTALL)
+
+
+def _belongs_to(part: Part, queues: set[str]) -> bool:
+    if isinstance(part, Binding):
+        return not part.to_exchange and part.destination in queues
+    return isinstance(part, Queue) and part.name in queues
+
+
+class Topology:
+    """
+    >>> topology = Topology(
+    ...     Exchange("shop", "topic"),
+    ...     dead_letter_pair(Queue("orders", max_length=10_000)),
+    ...     Binding("shop", "orders", "order.#"),
+    ... )
+    >>> topology += Queue("audit")
+
+    Give it to a `Connection`. With `on_mismatch="ignore"`, what exists otherwise than declared is used as it
+    is; that is logged, once.
+    """
+
+    def __init__(self, *parts: Part | Topology, on_mismatch: OnMismatch = "error") -> None:
+        if on_mismatch not in ("error", "ignore"):
+            raise ValueError(f"on_mismatch is 'error' or 'ignore', not {on_mismatch!r}")
+        self.on_mismatch: OnMismatch = on_mismatch
+        self.parts = _without_repetition(parts)
+        """Exchanges, then queues, then bindings; each kind in the order in which it was given."""
+        self._told: set[Difference] = set()
+
+    def __add__(self, other: Part | Topology) -> Topology:
+        """Both; differences are ignored only where both ignore them."""
+        lenient = self.on_mismatch == "ignore" and getattr(other, "on_mismatch", "ignore") == "ignore"
+        return Topology(self, other, on_mismatch="ignore" if lenient else "error")
+
+    def __repr__(self) -> str:
+        return f"Topology({', '.join(map(repr, self.parts))}, on_mismatch={self.on_mismatch!r})"
+
+    def shared(self) -> Topology:
+        """What several connections may declare: without exclusive queues, and what is bound to them."""
+        own = {part.name for part in self.parts if isinstance(part, Queue) and part.exclusive}
+        parts = [part for part in self.parts if not _belongs_to(part, own)]
+        return Topology(*parts, on_mismatch=self.on_mismatch)
+
+    async def apply(self, open_channel: OpenChannel) -> tuple[Difference, ...]:
+        """Declares all parts, one after the other, and returns what was ignored.
+
+        Raises `TopologyMismatch` with all differences, `QueueLocked`, `ChannelClosed` for whatever else the
+        broker refuses (403, 404, 406), and `ConnectionLost`.
+        """
+        declaring = _Declaring(open_channel)
+        try:
+            differences = await self._declare(declaring)
+        except Exception:  # but not when cancelled: nobody waits for the answer to a close any more
+            await declaring.close()
+            raise
+        await declaring.close()
+        return differences
+
+    async def _declare(self, declaring: _Declaring) -> tuple[Difference, ...]:
+        found = [await declaring.declare(part) for part in self.parts if not isinstance(part, Binding)]
+        differences = tuple(difference for difference in found if difference is not None)
+        if differences and self.on_mismatch == "error":
+            raise _mismatch(differences)
+        for difference in differences:
+            self._tell(difference)
+        for part in self.parts:
+            if isinstance(part, Binding):
+                await declaring.bind(part)
+        return differences
+
+    def _tell(self, difference: Difference) -> None:
+        if difference not in self._told:
+            self._told.add(difference)
+            log.warning("used as it is: %s", difference, extra={"event": "topology_mismatch"})
+
+
+def dead_letter_pair(
+    queue: Queue | str,
+    *,
+    exchange: str | None = None,
+    dead: Queue | str | None = None,
+    key: str | None = None,
+) -> Topology:
+    """A queue, the exchange that takes its dead letters, the queue that keeps them, and the binding.
+
+    `dead_letter_pair("orders")` makes `orders`, `orders.dlx` (direct), and `orders.dead`, bound with the key
+    `orders`.
+    """
+    given = Queue(queue) if isinstance(queue, str) else queue
+    exchange = _chosen(exchange, given.dead_letter_exchange, f"{given.name}.dlx")
+    key = _chosen(key, given.dead_letter_key, given.name)
+    if isinstance(dead, Queue):
+        keeps = dead
+    else:
+        keeps = Queue(dead or f"{given.name}.dead", durable=given.durable, type=given.type)
+    return Topology(
+        replace(given, dead_letter_exchange=exchange, dead_letter_key=key),
+        Exchange(exchange, durable=given.durable),
+        keeps,
+        Binding(exchange, keeps.name, key),
+    )
+
+
+def _chosen(asked: str | None, of_queue: str | None, otherwise: str) -> str:
+    if asked is not None and of_queue is not None and asked != of_queue:
+        raise ValueError(
+            f"the queue sends its dead letters to '{of_queue}', not to '{asked}': give one of them"
+        )
+    return next((name for name in (asked, of_queue) if name is not None), otherwise)
+
+
+# --- parts that belong together --------------------------------------------------------------------------
+
+
+def _without_repetition(parts: tuple[Part | Topology, ...]) -> tuple[Part, ...]:
+    """Each thing once; `ValueError` for one that is declared in two ways."""
+    flat = [one for part in parts for one in (part.parts if isinstance(part, Topology) else (part,))]
+    known: dict[object, Part] = {}
+    for part in flat:
+        if not isinstance(part, Exchange | Queue | Binding):
+            raise TypeError(f"a topology is made of Exchange, Queue, Binding and Topology, not {part!r}")
+        declared = methods.encode(part.method())
+        before = known.setdefault(declared if isinstance(part, Binding) else str(part), part)
+        if declared != methods.encode(before.method()):
+            raise ValueError(f"{part} is declared in two ways: {_contradiction(before, part)}")
+    return tuple(sorted(known.values(), key=lambda part: (Exchange, Queue, Binding).index(type(part))))
+
+
+def _contradiction(one: Part, other: Part) -> str:
+    """Compared as they print: 1 and True are equal, and two things to a broker."""
+    pairs = (
+        (each.name, repr(getattr(one, each.name)), repr(getattr(other, each.name)))
+        for each in fields(one)
+        if each.repr
+    )
+    return ", ".join(f"{name} is {was} and {is_}" for name, was, is_ in pairs if was != is_)
+
+
+# --- one application -------------------------------------------------------------------------------------
+
+
+class _Declaring:
+    """The channel on which parts are declared: another one after each refusal, which costs the channel."""
+
+    def __init__(self, open_channel: OpenChannel) -> None:
+        self._open_channel = open_channel
+        self._channel: Channel | None = None
+
+    async def declare(self, part: Exchange | Queue) -> Difference | None:
+        """How what exists differs from the part, if it does."""
+        try:
+            await self._call(part.method())
+        except ChannelClosed as closed:
+            if isinstance(part, Queue) and closed.code == _RESOURCE_LOCKED:
+                return await self._accessible(part)
+            if closed.code == _PRECONDITION_FAILED and (difference := _difference(part, closed.text)):
+                return difference
+            raise _refused(part, closed) from closed
+        except ConnectionLost as lost:
+            if isinstance(part, Exchange) and lost.code == _COMMAND_INVALID:
+                difference = Difference(str(part), "type", part.type, "unknown to the broker")
+                raise _mismatch(
+                    (difference,), hint="enable the plugin that brings it, or use another"
+                ) from lost
+            raise
+        return None
+
+    async def bind(self, binding: Binding) -> None:
+        try:
+            await self._call(binding.method())
+        except ChannelClosed as closed:
+            raise _refused(binding, closed) from closed
+
+    async def close(self) -> None:
+        if self._channel is not None:
+            await self._channel.close()
+
+    async def _accessible(self, queue: Queue) -> Difference:
+        """It is locked: for us, or only against being declared as exclusive or not?"""
+        try:
+            await self._call(queue.method(passive=True))
+        except ChannelClosed as closed:
+            raise QueueLocked(f"{queue} is in use by another connection alone: {closed.text}") from closed
+        return Difference(str(queue), "exclusive", _shown(queue.exclusive), _shown(not queue.exclusive))
+
+    async def _call(self, method: methods.Method) -> None:
+        if self._channel is None:
+            self._channel = await self._open_channel()
+        try:
+            await self._channel.call(method)
+        except ChannelClosed:
+            self._channel = None
+            raise
+
+
+def _mismatch(differences: tuple[Difference, ...], hint: str = "") -> TopologyMismatch:
+    sentence = f"the broker has it otherwise: {'; '.join(map(str, differences))}"
+    return TopologyMismatch(sentence, differences=differences, hint=hint)
+
+
+def _refused(part: Part, closed: ChannelClosed) -> ChannelClosed:
+    return ChannelClosed(
+        f"{part} was refused: {closed.code} {closed.text}", code=closed.code, text=closed.text
+    )
+
+
+def _difference(part: Exchange | Queue, text: str) -> Difference | None:
+    """What a 406 says, if it is about something that exists; its end may be cut off (255 bytes are sent)."""
+    inequivalent = _INEQUIVALENT.search(text)
+    if inequivalent is None:
+        return None
+    argument = inequivalent.group(1)
+    property_ = None if argument in part.table else getattr(part, argument, None)
+    declared = _shown(part.table.get(argument, property_))
+    current = _FOUND.search(text)
+    found = next(filter(None, current.groups()), "") if current else "something else"
+    return Difference(str(part), argument, declared, found)
+
+
+def _shown(value: object) -> str:
+    """As brokers print it."""
+    if value is None:
+        return "none"
+    return str(value).lower() if isinstance(value, bool) else str(value)
