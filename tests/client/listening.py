@@ -44,7 +44,7 @@ def on_a_loop(test: Callable[_P, Coroutine[Any, Any, None]]) -> Callable[_P, Non
 
         asyncio.run(watched())
         gc.collect()
-        assert unheard == []
+        assert not unheard, unheard
 
     return run
 

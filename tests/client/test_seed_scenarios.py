@@ -392,36 +392,48 @@ def test_an_unroutable_message_is_kept_where_the_exchange_has_an_alternate(
 # --- the exchange is missing -----------------------------------------------------------------------------
 
 
-async def publish_with_a_wrong_one(
-    url: str, queue: str, *, confirm: bool, before: int, behind: int
-) -> list[Receipt]:
-    """Good messages before and behind one to an exchange that does not exist, all written at once."""
+def messages_with_a_wrong_one(queue: str, *, before: int, behind: int) -> list[Message]:
+    """Good messages before and behind one to an exchange that does not exist."""
     messages = [Message(b"%d" % number, queue) for number in range(before + behind)]
     messages.insert(before, Message(b"wrong", queue, f"{queue}.missing"))
-    await publish(url, queue)
-    kind = "correlated" if confirm else "none"
-    async with Connection(url) as connection, Publisher(connection, confirm=kind) as publisher:
-        return await publisher.publish_many(messages)
+    return messages
 
 
 def test_a_missing_exchange_takes_what_is_behind_it_along_where_nobody_waits_for_confirms(
     amqp_url: str, fresh: Fresh
 ) -> None:
     queue = fresh("orders")
-    work = publish_with_a_wrong_one(amqp_url, queue, confirm=False, before=0, behind=3)
-    assert {receipt.status for receipt in asyncio.run(work)} == {Status.SENT}
+
+    async def scenario() -> list[Receipt]:
+        await publish(amqp_url, queue)
+        async with Connection(amqp_url) as connection, Publisher(connection, confirm="none") as publisher:
+            return await publisher.publish_many(messages_with_a_wrong_one(queue, before=0, behind=3))
+
+    assert {receipt.status for receipt in asyncio.run(scenario())} == {Status.SENT}
     assert left(amqp_url, queue) == []
 
 
+@pytest.mark.parametrize("was_there", [False, True], ids=["never-there", "deleted-while-in-use"])
 def test_a_missing_exchange_is_the_reason_of_one_receipt_and_no_other_message_is_lost(
-    amqp_url: str, fresh: Fresh
+    amqp_url: str, fresh: Fresh, was_there: bool
 ) -> None:
     queue = fresh("orders")
-    work = publish_with_a_wrong_one(amqp_url, queue, confirm=True, before=20, behind=20)
-    receipts = asyncio.run(work)
+    exchange = f"{queue}.missing"
+
+    async def scenario() -> list[Receipt]:
+        await publish(amqp_url, queue)
+        async with Connection(amqp_url) as connection, Publisher(connection) as publisher:
+            if was_there:
+                with pika_channel(amqp_url) as channel:
+                    channel.exchange_declare(exchange)
+                    assert (await publisher.publish(b"nobody takes it", exchange=exchange)).returned
+                    channel.exchange_delete(exchange)
+            return await publisher.publish_many(messages_with_a_wrong_one(queue, before=20, behind=20))
+
+    receipts = asyncio.run(scenario())
     wrong = receipts.pop(20)
     assert wrong.status is Status.NACKED
-    assert wrong.reason == f"404 NOT_FOUND - no exchange '{queue}.missing' in vhost '/'"
+    assert wrong.reason == f"404 NOT_FOUND - no exchange '{exchange}' in vhost '/'"
     with pytest.raises(MessageNacked, match="404 NOT_FOUND"):
         wrong.check()
     assert [receipt.status for receipt in receipts] == [Status.CONFIRMED] * 40

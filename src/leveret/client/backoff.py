@@ -6,6 +6,7 @@ that the delays of a policy are few: where each delay needs a queue of its own, 
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import dataclass
 
@@ -26,6 +27,8 @@ class Backoff:
     """The share of a delay that is left to chance: between (1 - jitter) and 1 times the delay."""
 
     def __post_init__(self) -> None:
+        if not all(map(math.isfinite, (self.initial_s, self.multiplier, self.max_s, self.jitter))):
+            raise ValueError("delays and multiplier are finite numbers")
         if self.initial_s < 0 or self.multiplier < 1 or self.max_s < 0 or not 0 <= self.jitter <= 1:
             raise ValueError(
                 "a backoff has delays of at least 0, a multiplier of at least 1, a jitter from 0 to 1"

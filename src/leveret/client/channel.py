@@ -67,7 +67,7 @@ class Channel:
 
     async def _ask(self, method: Method) -> Method | Content:
         if self.error is not None:
-            raise self.error
+            raise self.error.with_traceback(None)
         answer: asyncio.Future[Method | Content] = asyncio.get_running_loop().create_future()
         self._waiting.append(answer)
         self.session.write(self.number, method)

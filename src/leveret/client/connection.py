@@ -107,7 +107,7 @@ class Connection:
             await self.connected(
                 self._timeout_s * len(self._endpoints) + 1 if timeout_s is None else timeout_s
             )
-        except ClientError:
+        except BaseException:
             await self.close()
             raise
 

@@ -10,6 +10,7 @@ An exception carries its decision past every policy; all others are left to the 
 
 from __future__ import annotations
 
+import math
 from enum import Enum
 
 
@@ -44,7 +45,7 @@ class RetryLater(Decided):
     """
 
     def __init__(self, delay_s: float, reason: str = "") -> None:
-        if delay_s < 0:
-            raise ValueError(f"a delay is at least 0 s, not {delay_s}")
+        if not 0 <= delay_s < math.inf:
+            raise ValueError(f"a delay is a finite number of at least 0 s, not {delay_s}")
         super().__init__(reason or f"again in {delay_s:g} s")
         self.delay_s = delay_s

@@ -62,16 +62,16 @@ class Delivery:
         "_properties",
         "_value",
         "body",
-        "exchange",
         "header",
         "ledger",
         "local_attempts",
         "reminder",
-        "routing_key",
         "settled",
         "source",
         "tag",
+        "wire_exchange",
         "wire_redelivered",
+        "wire_routing_key",
     )
 
     def __init__(
@@ -88,8 +88,8 @@ class Delivery:
         self.source = source
         self.ledger = source.ledger
         self.tag = tag
-        self.exchange = exchange
-        self.routing_key = routing_key
+        self.wire_exchange = exchange
+        self.wire_routing_key = routing_key
         self.wire_redelivered = redelivered
         self.header = header
         self.body = body
@@ -152,7 +152,26 @@ class Delivery:
         """It may have been processed before: delivered already, or published again because of a lost
         connection.
         """
-        return self.wire_redelivered or (b"x-republished" in self.header and REPUBLISHED in self.headers)
+        if self.wire_redelivered:
+            return True
+        if b"x-republished" not in self.header and b"x-attempts" not in self.header:
+            return False
+        return REPUBLISHED in self.headers or ATTEMPTS in self.headers
+
+    @property
+    def exchange(self) -> str:
+        """Where it was published, also after it was sent round for another try."""
+        return self._first("x-original-exchange", self.wire_exchange)
+
+    @property
+    def routing_key(self) -> str:
+        """With which key, likewise."""
+        return self._first("x-original-routingKey", self.wire_routing_key)
+
+    def _first(self, name: str, wire: str) -> str:
+        if b"x-attempts" not in self.header or ATTEMPTS not in self.headers:
+            return wire
+        return str(self.headers.get(name, wire))
 
     @property
     def attempt(self) -> int:

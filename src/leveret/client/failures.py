@@ -82,7 +82,7 @@ class Failures:
     def finish(self, delivery: Delivery, decision: Decision, error: BaseException | None = None) -> Settled:
         """The end of it."""
         came = delivery.ledger.settle(delivery, decision)
-        if came is Settled.TWICE:
+        if came in (Settled.TWICE, Settled.STALE):
             return came
         if decision is Decision.ACK:
             self.counters.acked += 1

@@ -107,6 +107,8 @@ class Listener:
         self._batch_timer: asyncio.TimerHandle | None = None
         self._batch_due = False
         self._stopping = False
+        self._over = False
+        """Nobody is waited for any more."""
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -132,19 +134,21 @@ class Listener:
         deadline_s = self._loop.time() + grace_s
         while self._workers and (left_s := deadline_s - self._loop.time()) > 0:
             await asyncio.wait(self._workers, timeout=left_s)
+        self._over = True
+        unfinished = len(self._buffer) + len(self._in_hand)
         late = set(self._workers)
         for task in late:
             task.cancel()
         if late:
             await asyncio.wait(late, timeout=_CANCEL_S)
-        if self._buffer:
+        if unfinished and self.terms.ack == "none":
             notice(
                 self._hooks,
                 "lost",
-                f"{len(self._buffer)} messages of queue '{self.queue}' were not processed in time and are "
-                "lost (ack='none')",
+                f"{unfinished} messages of queue '{self.queue}' were not processed in time and are lost "
+                "(ack='none')",
                 queue=self.queue,
-                count=len(self._buffer),
+                count=unfinished,
             )
 
     def health(self) -> ListenerHealth:
@@ -174,7 +178,7 @@ class Listener:
         """Without acks nothing else bounds what the broker sends: the socket is not read while we are
         behind.
         """
-        if self.terms.ack == "none":
+        if self.terms.ack == "none" and not self._stopping:
             behind = len(self._buffer)
             if behind >= self.terms.prefetch:
                 self._intake.hold_back(True)
@@ -237,7 +241,7 @@ class Listener:
     @property
     def _goes_on(self) -> bool:
         """Without acks what is here is finished also at the end: it can't be given back."""
-        return not self._stopping or self.terms.ack == "none"
+        return not self._stopping or (self.terms.ack == "none" and not self._over)
 
     async def _work(self) -> None:
         turn = 0

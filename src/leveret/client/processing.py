@@ -71,6 +71,7 @@ class Processing:
 
     async def many(self, deliveries: list[Delivery]) -> None:
         """One call for all of them."""
+        batch = deliveries
         try:
             batch = deliveries if self.terms.idempotence is None else await self._new(deliveries)
             batch, columns = await self._convertible(batch)
@@ -81,7 +82,7 @@ class Processing:
                 for delivery in deliveries:
                     self.failures.finish(delivery, Decision.REQUEUE)
                 raise
-            for delivery in deliveries:
+            for delivery in batch:
                 if not delivery.settled:
                     await self._failed(delivery, error)
             await self._wait_for_thread(error, deliveries[0])

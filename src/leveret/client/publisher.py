@@ -28,6 +28,8 @@ from leveret.client.sender import Sender
 ConfirmType = Literal["correlated", "simple", "none"]
 WINDOW: Final = 1000
 TIMEOUT_S: Final = 30.0
+_PRODUCER_BYTES_MAX: Final = 230
+"""With a sequence it makes a message id."""
 _SEQ_MAX: Final = (1 << 63) - 1
 _SWEEP_S: Final = 0.02
 """Deadlines are looked at no more often than this."""
@@ -57,6 +59,10 @@ class Publisher:
         """`producer` and `first_seq`: give both, and keep them, to be deduplicated across restarts."""
         if window < 1 or timeout_s <= 0:
             raise ValueError("a publisher has a window of at least 1 and a timeout above 0")
+        if confirm not in ("correlated", "simple", "none"):
+            raise ValueError(f"confirm is 'correlated', 'simple' or 'none', not {confirm!r}")
+        if producer is not None and not 0 < len(producer.encode()) <= _PRODUCER_BYTES_MAX:
+            raise ValueError(f"a producer's name has 1 to {_PRODUCER_BYTES_MAX} bytes")
         self.connection = connection
         self._confirm = confirm
         self._window = window
@@ -106,6 +112,9 @@ class Publisher:
             return
         await self.flush(timeout_s)
         self._closed = True
+        while self._rooms:
+            if not (waiter := self._rooms.popleft()).done():
+                waiter.set_exception(Closed("the publisher was closed"))
         self.connection.remove(self._sender)
         if self._sweeper is not None:
             self._sweeper.cancel()
@@ -202,7 +211,7 @@ class Publisher:
                 f"all {self._window} places of the window were taken for {limit_s:g} s"
             ) from None
         finally:
-            if waiter.done() and not waiter.cancelled():
+            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
                 self._promised -= 1
             elif waiter in self._rooms:
                 self._rooms.remove(waiter)

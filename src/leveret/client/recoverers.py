@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from leveret.amqp.names import to_bytes, to_text
 from leveret.amqp.tables import Timestamp, Value
 from leveret.client.copies import copy_of
 from leveret.client.decisions import Decision
@@ -31,8 +32,9 @@ CAUSE_HEADERS: Final = (
     "x-failed-attempts",
     "x-failed-at",
 )
-_TEXT_CHARACTERS_MAX: Final = 8_000
-"""Headers must fit into one frame with everything else."""
+_TEXT_BYTES_MAX: Final = 16_000
+_HEADERS_BYTES_MAX: Final = 128_000
+"""They must fit into one frame with everything else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +52,14 @@ class Failure:
     def headers(self) -> dict[str, Value]:
         """Cause, stack trace and origin, under the names that Spring AMQP uses where it has one."""
         error = self.error
+        room = max(0, _HEADERS_BYTES_MAX - len(self.delivery.header))
         trace = "".join(traceback.format_exception(error))
         return {
             **origin(self.delivery),
             ORIGINAL_QUEUE: str(self.delivery.headers.get(ORIGINAL_QUEUE, self.delivery.queue)),
             "x-exception-type": f"{type(error).__module__}.{type(error).__qualname__}",
-            "x-exception-message": _cut(message_of(error)),
-            "x-exception-stacktrace": _cut(trace),
+            "x-exception-message": _cut(message_of(error), min(room // 4, _TEXT_BYTES_MAX)),
+            "x-exception-stacktrace": _cut(trace, min(room // 2, _TEXT_BYTES_MAX)),
             "x-failed-attempts": self.attempts,
             "x-failed-at": Timestamp(time.time()),
         }
@@ -131,5 +134,10 @@ def message_of(error: BaseException) -> str:
         return shown(error)
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= _TEXT_CHARACTERS_MAX else f"{text[:_TEXT_CHARACTERS_MAX]}..."
+def _cut(text: str, bytes_max: int) -> str:
+    """No longer than so many bytes, and without what can't be written in a table."""
+    try:
+        data = to_bytes(text)
+    except UnicodeEncodeError:
+        data = text.encode("utf-8", "backslashreplace")
+    return to_text(data) if len(data) <= bytes_max else to_text(data[:bytes_max]) + "..."

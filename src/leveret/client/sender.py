@@ -27,6 +27,7 @@ from leveret.client.backoff import Backoff
 from leveret.client.channel import Channel, Content
 from leveret.client.connection import Connection
 from leveret.client.errors import ChannelClosed, ClientError, Closed, ConfirmTimeout, ConnectionBlocked
+from leveret.client.exchanges import KnownExchanges
 from leveret.client.message import REPUBLISHED, SEQ
 from leveret.client.receipt import Doubt, Receipt, Status
 from leveret.client.session import Session
@@ -35,7 +36,6 @@ from leveret.client.unconfirmed import Unconfirmed
 _CHUNK_BYTES: Final = 256 << 10
 """Written in one go; then it is seen whether the socket takes more."""
 _FRAMES_MAX: Final = 1024
-_EXCHANGES_MAX: Final = 10_000
 _EAGER: Final = 200
 """So many are written without waiting for the end of the turn: 25 % more messages a second than without."""
 _RENEWALS: Final = Backoff(initial_s=0.5, multiplier=2.0, max_s=10.0, jitter=0.0)
@@ -65,15 +65,14 @@ class Sender:
         self._unconfirmed = Unconfirmed()
         self._isolating = 0
         """So many are sent one at a time, to find out which of them the broker does not bear."""
+        self._session: Session | None = None
+        """Where the channel is, or is being opened."""
         self._channel: Channel | None = None
         self._frames: dict[bytes, bytes] = {}
         """Method frames for the channel, by their payload."""
         self._pump_due = False
         self._closed = False
-        self._known: set[str] = set()
-        """Exchanges to which something was confirmed."""
-        self._probed: set[str] = set()
-        """Exchanges to which a first message is on the wire."""
+        self._exchanges = KnownExchanges(found=self._pump, missing=self._missing)
         self._sound = False
         """Something was acked on this channel."""
         self._resting = False
@@ -122,7 +121,6 @@ class Sender:
         for receipt in late:
             waited_s = now_s - receipt.started_s
             receipt.cause = ConfirmTimeout(f"no confirm of {receipt.message_id} came in {waited_s:.3g} s")
-            self._probed.discard(receipt.exchange)  # another one has to find out
         unsent = [receipt for receipt in self._outbox if receipt.deadline_s <= now_s]
         for receipt in unsent:
             if not receipt.attempts or receipt.cause is None:
@@ -153,6 +151,16 @@ class Sender:
 
     async def attach(self, session: Session) -> None:
         """A channel on this session; what waits goes out, the oldest first."""
+        if self._session is session or self._closed:
+            return
+        self._session = session
+        try:
+            await self._open(session)
+        except BaseException:
+            self._session = None
+            raise
+
+    async def _open(self, session: Session) -> None:
         channel = await session.open_channel()
         channel.on_ended = self._channel_ended
         channel.on_settled = self._settled
@@ -160,9 +168,11 @@ class Sender:
         if self._confirms:
             await channel.call(make(commands.Confirm.Select, nowait=False))
         if self._closed:
+            channel.on_ended = _ignore
             await channel.close()
             return
         self._frames.clear()
+        self._exchanges.forget_all()
         self._sound = False
         self._channel = channel
         session.on_writable.append(self._pump)
@@ -195,31 +205,35 @@ class Sender:
                 return
             if self._isolating and len(self._unconfirmed):
                 return
-            chunk = self._next_chunk()
+            chunk = self._next_chunk(session)
             if not chunk:
                 return
             self._write(channel, chunk)
             session.flush()
 
-    def _next_chunk(self) -> list[Receipt]:
-        """Those that may be written now. The first to an exchange goes alone, until the exchange is known
-        to be there: if the broker closes the channel because it is not, there is no doubt which message it
-        was."""
+    def _next_chunk(self, session: Session) -> list[Receipt]:
+        """Those that may be written now: not yet those to an exchange that nobody knows."""
         chunk: list[Receipt] = []
-        outbox, known = self._outbox, self._known
+        outbox, known = self._outbox, self._exchanges.known
         size = 0
         while outbox and size < _CHUNK_BYTES:
             receipt = outbox[0]
             if receipt.exchange not in known and self._confirms:
-                if receipt.exchange in self._probed:
-                    break
-                self._probed.add(receipt.exchange)
+                self._exchanges.ask(session, receipt.exchange)
+                break
             chunk.append(outbox.popleft())
             size += len(receipt.body) + 256
             if self._isolating:
                 self._isolating -= 1
                 break
         return chunk
+
+    def _missing(self, exchange: str, error: ChannelClosed) -> None:
+        """The broker does not know this exchange: what waits for it was not sent, and is not."""
+        refused = [receipt for receipt in self._outbox if receipt.exchange == exchange]
+        self._outbox = deque(receipt for receipt in self._outbox if receipt.exchange != exchange)
+        self._refuse(refused, f"{error.code} {error.text}", error)
+        self._pump()
 
     def _write(self, channel: Channel, receipts: list[Receipt]) -> None:
         """One write for all; about 1 us a message."""
@@ -252,8 +266,6 @@ class Sender:
 
     def _settled(self, event: Settlement) -> None:
         receipts = self._unconfirmed.settled(event)
-        if self._probed:
-            self._learn({receipt.exchange for receipt in receipts})
         if event.kind == ACK:
             self._renewals = 0
             self._sound = True
@@ -267,12 +279,6 @@ class Sender:
         self._renew_if_at_rest()
         if self._outbox and not self._pump_due:
             self._pump_soon()
-
-    def _learn(self, exchanges: set[str]) -> None:
-        if len(self._known) >= _EXCHANGES_MAX:
-            self._known.clear()
-        self._known |= exchanges
-        self._probed -= exchanges
 
     def _rest(self) -> None:
         """A channel on which nothing was ever acked is given up for another one, when it has come to rest.
@@ -323,6 +329,7 @@ class Sender:
     def _channel_ended(self, error: ClientError) -> None:
         """Whatever was on the wire is sent again, but for what is to blame."""
         if self._channel is None:
+            self._session = None
             return
         in_doubt = self._unconfirmed.given_up
         cut = self._let_go(self._channel)
@@ -335,9 +342,8 @@ class Sender:
 
     def _let_go(self, channel: Channel) -> list[Receipt]:
         """Leaves the channel; what was on it and is not settled."""
-        self._channel = None
+        self._channel = self._session = None
         channel.on_ended = channel.on_settled = channel.on_returned = _ignore
-        self._probed.clear()
         self._resting = False
         if self._renewal is not None:
             self._renewal.cancel()
@@ -358,7 +364,7 @@ class Sender:
         candidates = [number for number, receipt in enumerate(cut) if receipt.exchange == exchange]
         if not candidates or (len(candidates) > 1 and error.code != _NOT_FOUND):
             return self._suspected(cut, error)
-        self._known.discard(exchange or "")
+        self._exchanges.forget(exchange or "")
         last = candidates[-1]
         _doubt(cut[:last], Doubt.SUSPECT, error)
         gone = set(candidates)

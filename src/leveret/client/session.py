@@ -123,7 +123,7 @@ class Session(asyncio.Protocol):
 
     async def open_channel(self) -> Channel:
         if self.error is not None:
-            raise self.error
+            raise self.error.with_traceback(None)
         number = next(n for n in range(1, self._channel_max + 2) if n not in self._channels)
         if number > self._channel_max:
             raise ChannelsExhausted(f"all {self._channel_max} channels of the connection are in use")

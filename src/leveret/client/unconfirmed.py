@@ -10,9 +10,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from typing import Final
 
 from leveret.amqp.events import Settlement
 from leveret.client.receipt import Receipt, Status
+
+_OVERDUE_MAX: Final = 10_000
 
 
 class Unconfirmed:
@@ -21,6 +24,8 @@ class Unconfirmed:
     def __init__(self) -> None:
         self._receipts: deque[Receipt] = deque()
         self._first_tag = 1
+        self._overdue: set[int] = set()
+        """Tags of those that were given up and are forgotten here, though no confirm has come for them."""
         self._next_return = 0
         """The tag behind the last one that was returned: the next return is found there, as a rule."""
 
@@ -36,6 +41,8 @@ class Unconfirmed:
     def settled(self, event: Settlement) -> list[Receipt]:
         """The receipts that a confirm is about, those left out whose time was over before it came."""
         receipts = self._receipts
+        if self._overdue:
+            self._overdue = {tag for tag in self._overdue if not _covers(event, tag)}
         if event.multiple:
             count = event.last - self._first_tag + 1 if event.last else len(receipts)
             count = min(count, len(receipts))
@@ -54,7 +61,8 @@ class Unconfirmed:
         """Forgets those at the head that are done."""
         receipts = self._receipts
         while receipts and receipts[0].status is not Status.PENDING:
-            receipts.popleft()
+            if receipts.popleft().status is Status.LOST and len(self._overdue) < _OVERDUE_MAX:
+                self._overdue.add(self._first_tag)
             self._first_tag += 1
 
     def returned(self, seq: int) -> Receipt | None:
@@ -70,12 +78,19 @@ class Unconfirmed:
     @property
     def given_up(self) -> bool:
         """Whether some are on the wire still whose time was over: the broker may stop at one of these."""
-        return any(receipt.status is Status.LOST for receipt in self._receipts)
+        return bool(self._overdue) or any(receipt.status is Status.LOST for receipt in self._receipts)
 
     def take_all(self) -> list[Receipt]:
         """The channel is over: those that nothing is known about, in order; the next channel starts anew."""
         left = list(self)
         self._receipts.clear()
+        self._overdue.clear()
         self._first_tag = 1
         self._next_return = 0
         return left
+
+
+def _covers(event: Settlement, tag: int) -> bool:
+    if event.multiple:
+        return tag <= event.last or not event.last
+    return event.first <= tag <= event.last
