@@ -17,9 +17,9 @@ from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from bench.client import Client, Unexpected
 from bench.cpu import Cpu
 from bench.frames import SETTLEMENT, Load, Shape, make_load, method
+from bench.peer import Client, Unexpected
 from bench.streams import Consuming, Publishing, Stall
 
 STALL_S = 30.0

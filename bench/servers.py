@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Self
 
-from bench.client import Client, Unexpected
+from bench.peer import Client, Unexpected
 
 START_S = 60.0
 STOP_S = 30.0

@@ -12,8 +12,8 @@ from __future__ import annotations
 import socket
 from bisect import bisect_right
 
-from bench.client import Unexpected
 from bench.frames import ACK, CHANNEL, METHOD, PREFIX, SETTLEMENT, Load
+from bench.peer import Unexpected
 
 SEND_BYTES = 256 << 10
 RECEIVE_BYTES = 1 << 20

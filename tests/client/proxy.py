@@ -69,6 +69,7 @@ class How(Enum):
     CUT = "both ends see it end"
     RESET = "both ends see it end, and what was under way is gone"
     SILENCE = "nobody is told, nothing arrives any more"
+    STALL = "nobody is told, nothing of what this side sends arrives any more"
 
 
 @dataclass(slots=True)
@@ -127,7 +128,8 @@ class Wire:
         self._pumps = len(self._ends)
         self._over = False
         self.chance = {sender: random.Random(f"{seed}.{sender}") for sender in self._ends}
-        self.silent = False
+        self.silenced: set[str] = set()
+        """Whose bytes are swallowed."""
         for end in self._ends.values():
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
@@ -206,7 +208,7 @@ class Proxy:
         with self._changed:
             wires = list(self._wires)
         for wire in wires:
-            self._break(wire, how)
+            self._break(wire, how, CLIENT)
 
     def delay(self, delay_s: float, *, sender: str) -> None:
         """From now on what this side sends arrives that much later."""
@@ -282,7 +284,7 @@ class Proxy:
                     break
                 if not self._carry(wire, sender, frames):
                     break
-        if not wire.silent:
+        if sender not in wire.silenced:
             wire.end(How.CUT)
         wire.pump_ended()
 
@@ -296,9 +298,9 @@ class Proxy:
             share = {Where.BEFORE: 0, Where.HALF: len(frame) // 2, Where.AFTER: len(frame)}[fault.where]
             self._send(wire, sender, b"".join(whole) + frame[:share])
             self._count(wire, sender, [*whole, frame] if fault.where is Where.AFTER else whole)
-            self._break(wire, fault.how)
+            self._break(wire, fault.how, sender)
             fault.happened.set()
-            return fault.how is How.SILENCE
+            return fault.how in (How.SILENCE, How.STALL)
         self._send(wire, sender, b"".join(whole))
         self._count(wire, sender, whole)
         return True
@@ -314,14 +316,14 @@ class Proxy:
             return due
 
     def _count(self, wire: Wire, sender: str, frames: list[bytes]) -> None:
-        if wire.silent:
+        if sender in wire.silenced:
             return
         with self._changed:
             self.passed.update(kind_of(sender, frame) for frame in frames)
             self._changed.notify_all()
 
     def _send(self, wire: Wire, sender: str, data: bytes) -> None:
-        if wire.silent:
+        if sender in wire.silenced:
             return
         at_most, start = self._dribbles_bytes or len(data), 0
         while start < len(data):
@@ -329,9 +331,9 @@ class Proxy:
             wire.target(sender).sendall(data[start : start + step])
             start += step
 
-    def _break(self, wire: Wire, how: How) -> None:
-        if how is How.SILENCE:
-            wire.silent = True
+    def _break(self, wire: Wire, how: How, sender: str) -> None:
+        if how in (How.SILENCE, How.STALL):
+            wire.silenced |= {CLIENT, BROKER} if how is How.SILENCE else {sender}
             return
         with self._changed:
             if wire in self._wires:

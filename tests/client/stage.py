@@ -40,7 +40,7 @@ async def publishing_to_nobody(**chosen: Any) -> AsyncIterator[Publisher]:
     """A publisher whose broker is down, and which does not wait for it long."""
     connection = Connection(dead_url(), backoff=QUICK)
     connection.start()
-    chosen = {"timeout_s": 0.05, **chosen}
+    chosen = {"timeout_s": 0.2, **chosen}
     async with asyncio.timeout(2 * WAIT_S), Publisher(connection, **chosen) as publisher:
         yield publisher
     await connection.close()

@@ -3,7 +3,7 @@ import gc
 import logging
 import random
 import socket
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, suppress
 
 import pytest
@@ -18,6 +18,7 @@ from leveret.client.errors import (
     ConnectionLost,
     LoginRefused,
     NotConnected,
+    TopologyMismatch,
 )
 from leveret.client.publisher import Publisher
 from leveret.client.session import Session
@@ -112,7 +113,7 @@ def test_where_there_is_no_broker_open_fails_with_the_cause() -> None:
     async def work() -> None:
         url = dead_url()
         with pytest.raises(NotConnected, match="Connect call failed") as caught:
-            await Connection(url, backoff=QUICK, timeout_s=0.1).open(timeout_s=0.1)
+            await Connection(url, backoff=QUICK).open(timeout_s=0.5)
         assert caught.value.retryable
         assert url.split("/")[2] in caught.value.sentence
 
@@ -155,7 +156,7 @@ def test_the_hosts_are_tried_in_turn(leveret_broker: Broker, silent_url: str, fi
     }
 
     async def work() -> None:
-        async with Connection(urls[first], leveret_broker.url, timeout_s=0.5, backoff=QUICK) as connection:
+        async with Connection(urls[first], leveret_broker.url, timeout_s=1.0, backoff=QUICK) as connection:
             assert connection.session is not None
             assert connection.session.endpoint.port == leveret_broker.port
 
@@ -251,7 +252,7 @@ def test_while_there_is_no_session_the_connection_says_why(leveret_broker: Broke
             assert connection.error is not None
             failure = connection.failure(1.5)
             assert isinstance(failure, NotConnected)
-            assert "in 1.5 s: " in failure.sentence
+            assert "in 1.5 s" in failure.sentence
 
     run(work())
 
@@ -412,6 +413,18 @@ def test_the_topology_is_declared_for_each_session_before_tenants_get_it(leveret
             await asyncio.to_thread(leveret_broker.restart)
             await lodger.hears("detached: ConnectionLost", "attached")
             assert leveret_broker.depth("declared") == 0
+
+    run(work())
+
+
+def test_a_topology_that_does_not_fit_fails_at_once(amqp_url: str, fresh: Callable[..., str]) -> None:
+    async def work() -> None:
+        queue = fresh()
+        async with Connection(amqp_url, topology=Topology(Queue(queue, durable=True))):
+            pass
+        with pytest.raises(TopologyMismatch, match="durable") as caught:
+            await Connection(amqp_url, topology=Topology(Queue(queue, durable=False)), timeout_s=60).open()
+        assert not caught.value.retryable
 
     run(work())
 

@@ -13,6 +13,7 @@ KINDS = [
 ]
 RETRYABLE = {
     "NotConnected",
+    "ChannelsExhausted",
     "ConnectionBlocked",
     "ConnectionLost",
     "ConfirmTimeout",

@@ -223,6 +223,16 @@ def test_a_generator_is_no_handler() -> None:
     refused(take_async, "generator")
 
 
+def test_a_plain_function_can_not_settle_by_hand() -> None:
+    """Settling belongs to the event loop; in a thread a return acks, and an exception decides."""
+    app = application("amqp://guest:guest@127.0.0.1:1/")
+
+    def take(delivery: Delivery) -> None: ...
+
+    with pytest.raises(TypeError, match="in a thread"):
+        app.listener("q", ack="manual")(take)
+
+
 # whatever they raise
 
 

@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from pamqp import commands
 from pydantic import BaseModel
 
+from leveret.amqp import methods
+from leveret.amqp.frames import BODY, END, FRAME, HEADER, METHOD
 from leveret.client import (
     AckAnyway,
     Backoff,
     ClientError,
     Delivery,
+    Park,
     Queue,
     Reject,
     Requeue,
+    Retry,
     RetryLater,
     intake,
 )
+from leveret.client.session import Session
 from leveret.testing.broker import Broker
+from leveret.testing.clock import VirtualClock
 from tests.client.listening import (
     Notes,
     Watch,
@@ -360,7 +368,117 @@ async def test_a_missing_queue_and_lost_connections_make_one_consumer_not_severa
     assert leveret_broker.depth("q") == 0
 
 
+@on_a_loop
+async def test_a_consumer_that_the_broker_cancels_for_its_slowness_consumes_again(
+    leveret_broker: Broker, leveret_clock: VirtualClock
+) -> None:
+    calls, go = Notes(), asyncio.Event()
+    app = application(leveret_broker.url, Queue("q", consumer_timeout_ms=60_000))
+
+    @app.listener("q", concurrency=2)
+    async def take(delivery: Delivery) -> None:
+        calls.append((delivery.body, delivery.redelivered))
+        if not delivery.redelivered and delivery.body == b"slow":
+            await go.wait()
+
+    async with app:
+        await fill(app.publisher, "q", [b"slow"])
+        await calls.reach(1)
+        await asyncio.to_thread(leveret_clock.advance, 61)
+        await calls.reach(2)
+        go.set()
+        await fill(app.publisher, "q", [b"next"])
+        await calls.reach(3)
+        assert app.health().ok
+        assert app.listeners[0]._connection.sessions == 1
+    assert calls == [(b"slow", False), (b"slow", True), (b"next", False)]
+    assert (leveret_broker.depth("q"), leveret_broker.unacked("q")) == (0, 0)
+
+
+# messages of all kinds
+
+
+@on_a_loop
+async def test_bodies_of_no_and_of_many_frames_are_processed_and_tried_again(
+    amqp_url: str, fresh: Fresh
+) -> None:
+    queue, calls = fresh(), Notes()
+    app = application(amqp_url, queue, retry=Retry(3, initial_s=0.01))
+    sizes = [0, 131_064, 131_065, 3_000_000]
+
+    @app.listener(queue)
+    async def take(delivery: Delivery) -> None:
+        calls.append((len(delivery.body), delivery.attempt))
+        if delivery.attempt == 1:
+            raise RuntimeError("once more")
+
+    async with app:
+        await fill(app.publisher, queue, [b"x" * size for size in sizes])
+        await calls.reach(8)
+    assert sorted(calls) == [(size, attempt) for size in sizes for attempt in (1, 2)]
+    assert await ready(amqp_url, queue) == 0
+
+
+ODD_HEADERS = {
+    "message id": (0x0080, b"\x03\xff\xfe\xfd"),
+    "content type": (0x8000, b"\x03\xff\xfe\xfd"),
+    "name of a header": (0x2000, b"\0\0\0\x05\x02\xff\xfet\x01"),
+    "value of a header": (0x2000, b"\0\0\0\x08\x01aS\0\0\0\x01\xff"),
+}
+
+
+@pytest.mark.parametrize("name", ODD_HEADERS)
+@on_a_loop
+async def test_properties_that_are_no_text_do_not_stop_a_message_from_being_parked(
+    amqp_url: str, fresh: Fresh, name: str
+) -> None:
+    queue, calls = fresh(), Notes()
+    app = application(amqp_url, queue, retry=Retry(2, initial_s=0.01), recoverer=Park())
+
+    @app.listener(queue, prefetch=1)
+    async def take(delivery: Delivery) -> None:
+        calls.append(delivery.attempt)
+        raise RuntimeError("always")
+
+    async with app, looking(amqp_url) as session:
+        await publish_raw(session, queue, *ODD_HEADERS[name])
+        await until_ready(amqp_url, f"{queue}.parked", 1)
+    assert calls == [1, 2]
+    assert await ready(amqp_url, queue) == 0
+
+
+async def publish_raw(session: Session, queue: str, flags: int, properties: bytes) -> None:
+    """With a content header that no client library would write."""
+    channel = await session.open_channel()
+    method = methods.encode(commands.Basic.Publish(exchange="", routing_key=queue))
+    header = struct.pack(">HHQH", 60, 0, 1, flags) + properties
+    for kind, payload in ((METHOD, method), (HEADER, header), (BODY, b"x")):
+        session.send(FRAME.pack(kind, channel.number, len(payload)) + payload + END)
+    await channel.close()
+
+
 # the application
+
+
+@on_a_loop
+async def test_two_listeners_share_a_queue_and_the_policy_of_their_application(
+    amqp_url: str, fresh: Fresh
+) -> None:
+    queue, calls = fresh(), Notes()
+    app = application(amqp_url, queue, retry=Retry(3, initial_s=0.01))
+
+    async def take(delivery: Delivery) -> None:
+        calls.append((delivery.body, delivery.attempt))
+        if delivery.attempt == 1:
+            raise RuntimeError("once more")
+
+    for _ in range(2):
+        app.listener(queue, prefetch=5, concurrency=3)(take)
+    async with app:
+        await fill(app.publisher, queue, [b"%d" % n for n in range(100)])
+        await calls.reach(200)
+    assert len(set(calls)) == len(calls) == 200
+    assert await ready(amqp_url, queue) == 0
 
 
 @on_a_loop

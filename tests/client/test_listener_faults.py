@@ -92,12 +92,14 @@ def numbers(count: int) -> list[bytes]:
     return [b"%d" % number for number in range(count)]
 
 
-async def consumed_through(proxy: Proxy, url: str, queue: str, **terms: Any) -> tuple[Processed, Watch]:
+async def consumed_through(
+    proxy: Proxy, url: str, queue: str, *, heartbeat_s: int = 0, **terms: Any
+) -> tuple[Processed, Watch]:
     """COUNT messages, published directly, consumed through the proxy with whatever it does."""
     async with application(url, queue) as direct:
         await fill(direct.publisher, queue, numbers(COUNT))
     processed, watch = Processed(), Watch()
-    app = application(proxy.url, hooks=watch)
+    app = application(proxy.url, hooks=watch, heartbeat_s=heartbeat_s)
 
     @app.listener(queue, **{"prefetch": 10, **terms})
     async def take(delivery: Delivery) -> None:
@@ -385,3 +387,37 @@ async def test_frames_that_come_in_crumbs_are_deliveries_all_the_same(
     processed, watch = await consumed_through(proxy, amqp_url, queue)
     assert sorted(processed) == sorted((body, False) for body in numbers(COUNT))
     assert watch.names() == []
+
+
+@on_a_loop
+async def test_a_broker_that_falls_silent_is_given_up_and_its_messages_come_again(
+    amqp_url: str, proxy: Proxy, fresh: Fresh
+) -> None:
+    queue = fresh()
+    fault = proxy.plan(ACK, 2, how=How.SILENCE)
+    processed, _ = await consumed_through(proxy, amqp_url, queue, heartbeat_s=1)
+    assert fault.happened.is_set()
+    assert processed.wrong(set(numbers(COUNT))) == []
+    await until_ready(amqp_url, queue, 0)
+
+
+@on_a_loop
+async def test_without_acks_what_was_taken_before_a_cut_is_processed_once(
+    amqp_url: str, proxy: Proxy, fresh: Fresh
+) -> None:
+    queue, calls = fresh(), Notes()
+    app = application(proxy.url, queue)
+
+    @app.listener(queue, ack="none", prefetch=10)
+    async def take(body: bytes) -> None:
+        await asyncio.sleep(0.001)
+        calls.append(body)
+
+    async with app:
+        await fill(app.publisher, queue, numbers(COUNT))
+        await calls.reach(5)
+        proxy.cut()
+        await until_true(lambda: app.health().ok, "it is back")
+        await fill(app.publisher, queue, [b"new"])
+        await calls.until(lambda notes: b"new" in notes, "new message")
+    assert len(set(calls)) == len(calls)

@@ -11,7 +11,8 @@ from leveret.client import Backoff, Delivery, Requeue
 from leveret.client.codecs import Codecs
 from leveret.client.delivery import Source
 from leveret.client.loops import LoopDetector
-from tests.client.listening import Notes, Watch, application, fill, on_a_loop, ready
+from tests.client.listening import Notes, Watch, application, fill, on_a_loop, ready, until_ready
+from tests.differential.rabbitmq import RabbitMQ
 
 Fresh = Callable[..., str]
 
@@ -96,6 +97,27 @@ async def test_a_loop_is_detected_slowed_and_reported(amqp_url: str, fresh: Fres
     pauses = [fields["pause_s"] for event, fields in watch.events if event == "redelivery_loop"]
     assert pauses == [0.1, 0.2]
     assert await ready(amqp_url, queue) == 0
+
+
+@pytest.mark.parametrize("ack", ["auto", "manual"])
+@pytest.mark.needs_rabbitmq
+@on_a_loop
+async def test_a_nack_that_could_not_be_put_off_is_no_ack(rabbitmq: RabbitMQ, fresh: Fresh, ack: Any) -> None:
+    """The handler has given it back and returns; slowing it down fails: the delay queue is somebody's."""
+    queue, watch, calls = fresh(), Watch(), Notes()
+    app = application(rabbitmq.url, queue, f"{queue}.retry.100", hooks=watch)
+
+    @app.listener(queue, ack=ack)
+    async def take(delivery: Delivery) -> None:
+        calls.append(delivery.body)
+        await delivery.nack()
+
+    async with app:
+        await fill(app.publisher, queue, [b"x"], message_id="m-1")
+        await watch.event("given_back")
+        await calls.reach(5)
+        assert app.listeners[0].counters.acked == 0
+    await until_ready(rabbitmq.url, queue, 1)
 
 
 @on_a_loop

@@ -216,7 +216,7 @@ async def test_without_acks_a_connection_outlives_a_pause_of_many_heartbeats(
         await fill(app.publisher, queue, [b"x" * 50_000] * 500)
         await calls.reach(1)
         connection = app.listeners[0]._connection
-        asyncio.get_running_loop().call_later(4, go.set)
+        asyncio.get_running_loop().call_later(2.5, go.set)
         await calls.reach(500)
         assert connection.sessions == 1
     assert await ready(amqp_url, queue) == 0
@@ -332,6 +332,27 @@ async def test_a_timeout_of_the_handlers_own_is_a_failure_like_any_other(amqp_ur
         await watch.outcomes.reach(2)
     assert [outcome for outcome, _, _ in watch.outcomes] == ["requeued", "acked"]
     assert type(watch.outcomes[0][2]) is TimeoutError
+
+
+@on_a_loop
+async def test_what_a_thread_raises_after_its_deadline_is_heard(amqp_url: str, fresh: Fresh) -> None:
+    queue, watch = fresh(), Watch()
+    app = application(amqp_url, queue, hooks=watch)
+    go = threading.Event()
+
+    @app.listener(queue, timeout_s=0.05)
+    def take(body: bytes, delivery: Delivery) -> None:
+        if not delivery.redelivered:
+            go.wait(15)
+            raise RuntimeError("too late")
+
+    async with app:
+        await fill(app.publisher, queue, [b"x"])
+        await watch.outcomes.reach(1)
+        go.set()
+        await watch.event("late")
+        await watch.outcomes.reach(2)
+    assert [outcome for outcome, _, _ in watch.outcomes] == ["requeued", "acked"]
 
 
 @on_a_loop

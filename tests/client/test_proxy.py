@@ -208,6 +208,22 @@ def test_silence_swallows_everything_and_tells_nobody(broker, proxy, queue, open
     proxy.cut()
 
 
+def test_a_stall_swallows_what_one_side_sends_while_it_still_hears_the_other(
+    broker, proxy, queue, open_channel
+):
+    got: list[bytes] = []
+    channel = open_channel(confirms=False)
+    channel.basic_consume(queue, lambda _channel, _method, _properties, body: got.append(body), auto_ack=True)
+    fault = proxy.plan(PUBLISH, 1, Where.BEFORE, How.STALL)
+    channel.basic_publish("", queue, b"swallowed")
+    channel.connection.process_data_events(0)
+    assert fault.wait()
+    open_channel().basic_publish("", queue, b"heard")
+    channel.connection.process_data_events(WAIT_S)
+    assert got == [b"heard"]
+    proxy.cut()
+
+
 def test_nobody_is_let_in_while_it_refuses_and_those_inside_stay(broker, proxy, queue, open_channel):
     channel = open_channel()
     address = ("127.0.0.1", pika.URLParameters(proxy.url).port)

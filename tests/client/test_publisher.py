@@ -299,6 +299,23 @@ def test_without_confirms_sent_is_all_that_is_known(amqp_url: str, fresh: Fresh)
     asyncio.run(work())
 
 
+def test_without_confirms_a_closed_channel_is_at_least_logged(
+    amqp_url: str, fresh: Fresh, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        queue, missing = fresh(), fresh("missing")
+        async with publishing(amqp_url, queue, confirm="none") as publisher:
+            assert (await publisher.publish(b"1", queue, exchange=missing)).status is Status.SENT
+            while missing not in caplog.text:
+                await asyncio.sleep(0.01)
+            assert (await publisher.publish(b"2", queue)).status is Status.SENT
+            while await bodies(publisher, queue) != [b"2"]:
+                await asyncio.sleep(0.01)
+
+    asyncio.run(work())
+    assert "404" in caplog.text
+
+
 def test_an_unknown_confirm_type_is_refused() -> None:
     async def work() -> None:
         with pytest.raises(ValueError, match="confirm"):

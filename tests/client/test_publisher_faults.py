@@ -15,8 +15,16 @@ import pytest
 from leveret.client.receipt import Status
 from tests.client.accounts import Books, all_confirmed, declared, drained
 from tests.client.cluster import wait_until
-from tests.client.load import Load, publish_at_once, publish_during, publish_one_by_one, publishing
+from tests.client.load import (
+    Load,
+    body_of,
+    publish_at_once,
+    publish_during,
+    publish_one_by_one,
+    publishing,
+)
 from tests.client.proxy import (
+    BROKER,
     CHANNEL_CLOSE,
     CHANNEL_OPEN,
     CHANNEL_OPEN_OK,
@@ -104,6 +112,26 @@ def test_a_connection_that_dies_in_a_confirm(amqp_url, proxy, queue, number, whe
 def test_a_connection_that_dies_in_the_first_confirm_of_many(amqp_url, proxy, queue, where):
     books, fault = Books(), proxy.plan(CONFIRM, 1, where)
     asyncio.run(publish_at_once(proxy.url, [queue] * 500, books))
+    assert fault.wait()
+    assert all_confirmed(books, amqp_url, queue)
+
+
+@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize("name", PUBLISHING)
+def test_a_connection_that_dies_when_some_are_confirmed_and_the_rest_never_arrived(
+    amqp_url, proxy, queue, name, where
+):
+    books, fault = Books(), proxy.plan(KINDS[name], 9, where, How.STALL)
+
+    async def publish() -> None:
+        async with asyncio.timeout(WAIT_S), publishing(proxy.url) as publisher:
+            for number in range(20):
+                books.enter(publisher.send(body_of(number), queue), body_of(number))
+            for receipt, _ in books.entries[:8]:
+                await receipt
+            proxy.cut()
+
+    asyncio.run(publish())
     assert fault.wait()
     assert all_confirmed(books, amqp_url, queue)
 
@@ -224,6 +252,7 @@ def test_what_is_refused_on_two_channels_is_refused(amqp_url, proxy, fresh):
     queue = declared(amqp_url, fresh(), **{"x-max-length": 0, "x-overflow": "reject-publish"})
     books = Books()
     proxy.plan(CONFIRM_SELECT_OK)
+    proxy.delay(0.01, sender=BROKER)  # so that there is always something on the channel
 
     async def publish() -> None:
         async with (

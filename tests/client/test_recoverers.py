@@ -236,7 +236,7 @@ async def test_republish_to_where_nobody_listens_leaves_the_message_in_its_queue
 @on_a_loop
 async def test_the_original_is_not_acked_before_the_copy_is_confirmed(leveret_broker: Broker) -> None:
     broker, go = leveret_broker, asyncio.Event()
-    app = application(broker.url, "q", "errors")
+    app = application(broker.url, "q", "errors", grace_s=0.1)
 
     @app.listener("q", retry=NEVER, recoverer=Republish("", "errors"), concurrency=2)
     async def take(body: bytes) -> None:
@@ -321,7 +321,8 @@ async def test_whatever_an_exception_says_its_message_is_parked(
         await fill(app.publisher, queue, [b"x"])
         await until_ready(amqp_url, f"{queue}.parked", 1)
     ((_, found),) = await taken(amqp_url, f"{queue}.parked")
-    assert found["headers"]["x-exception-message"][:5] == message[:5] or "\ud800" in message
+    told = found["headers"]["x-exception-message"]
+    assert told.endswith(message[-5:]) or (len(told) < len(message) and told.endswith("..."))
 
 
 @on_a_loop

@@ -18,6 +18,7 @@ from leveret.client import (
     MemorySeen,
     Park,
     Queue,
+    Requeue,
     Retry,
     RetryLater,
     Topology,
@@ -35,6 +36,7 @@ from tests.client.listening import (
     until_ready,
     until_true,
 )
+from tests.differential.rabbitmq import RabbitMQ
 
 Fresh = Callable[..., str]
 CHANCE = random.Random(20260101)
@@ -332,6 +334,26 @@ async def test_delays_are_those_of_the_policy(leveret_broker: Broker, leveret_cl
             assert (leveret_broker.depth("q"), leveret_broker.unacked("q")) == (0, 0)
             await asyncio.to_thread(leveret_clock.advance, 0.001)
             await attempts.reach(number + 1)
+
+
+@pytest.mark.needs_rabbitmq
+@on_a_loop
+async def test_what_a_quorum_queue_counts_is_counted_too(rabbitmq: RabbitMQ, fresh: Fresh) -> None:
+    queue, attempts = fresh(), Notes()
+    app = application(rabbitmq.url, Queue(queue, type="quorum"))
+
+    @app.listener(queue, retry=Retry(5, **QUICK))
+    async def take(delivery: Delivery) -> None:
+        attempts.append(delivery.attempt)
+        if len(attempts) == 1:
+            raise Requeue("counted by the queue")
+        if len(attempts) < 4:
+            raise Flaky
+
+    async with app:
+        await fill(app.publisher, queue, [b"x"])
+        await attempts.reach(4)
+    assert attempts == [1, 2, 3, 4]
 
 
 # what a message is on its second try

@@ -455,6 +455,20 @@ def test_a_broker_says_that_it_is_blocked_and_that_it_is_not() -> None:
     asyncio.run(run())
 
 
+def test_while_reading_pauses_answers_wait(amqp_url: str) -> None:
+    async def run() -> None:
+        async with connected(amqp_url) as session:
+            session.pause_reading(True)
+            opening = asyncio.create_task(session.open_channel())
+            done, _ = await asyncio.wait([opening], timeout=0.05)
+            assert not done
+            session.pause_reading(False)
+            session.pause_reading(False)
+            assert (await asyncio.wait_for(opening, WAIT_S)).number == 1
+
+    asyncio.run(run())
+
+
 # through TLS
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from leveret.client import Batch, Delivery, Retry
+from leveret.client import Batch, ClientError, Delivery, Retry, listener
 from leveret.testing.broker import Broker
 from tests.client.listening import Notes, Watch, application, fill, on_a_loop, ready, taken, until_true
 
@@ -99,8 +99,9 @@ async def test_what_is_not_finished_in_the_grace_goes_back(amqp_url: str, fresh:
 
 @on_a_loop
 async def test_a_handler_that_ignores_its_cancellation_does_not_stop_the_stop(
-    amqp_url: str, fresh: Fresh
+    amqp_url: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(listener, "_CANCEL_S", 0.2)
     queue, calls, go = fresh(), Notes(), asyncio.Event()
     app = application(amqp_url, queue, grace_s=0.1)
 
@@ -273,6 +274,30 @@ async def test_stopping_twice_and_before_the_start_does_nothing(amqp_url: str, f
     await app.start()
     await app.stop()
     await app.stop()
+
+
+@on_a_loop
+async def test_a_handler_that_stops_its_own_application_does_not_wait_for_itself(
+    amqp_url: str, fresh: Fresh
+) -> None:
+    """Either that works, or it is an error that says so; the application ends in order in any case."""
+    queue, calls = fresh(), Notes()
+    app = application(amqp_url, queue, grace_s=60)
+
+    @app.listener(queue)
+    async def take(body: bytes) -> None:
+        try:
+            await app.stop()
+        except ClientError as error:
+            calls.append(error)
+        else:
+            calls.append(None)
+
+    await app.start()
+    await fill(app.publisher, queue, [b"x"])
+    await calls.reach(1, STOP_S)
+    await asyncio.wait_for(app.stop(), STOP_S)
+    assert not app.health().connected
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])

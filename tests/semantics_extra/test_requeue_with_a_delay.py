@@ -121,6 +121,22 @@ def test_it_counts_towards_the_delivery_limit(connect: Callable[..., Client], cl
     assert (got.text, got.headers["x-death"][0]["reason"]) == ("a", "delivery_limit")
 
 
+def test_what_nobody_began_with_goes_back_uncounted_and_untouched_by_the_limit(
+    connect: Callable[..., Client], clock: VirtualClock
+) -> None:
+    channel = connect().channel()
+    channel.declare("q", arguments={"x-delivery-limit": 1})
+    channel.publish("q", "a")
+    for _ in range(5):
+        got = taken(channel)
+        headers = {"x-delivery-tag": got.tag, "x-delay": 0, "x-counted": False}
+        channel.publish(KEY, headers=headers)
+    got = taken(channel)
+    assert (got.text, got.redelivered, got.delivery_count) == ("a", True, None)
+    give_back(channel, got.tag, 0)
+    assert taken(channel).delivery_count == 1
+
+
 def test_many_in_one_write_are_each_given_back(channel: Channel, clock: VirtualClock) -> None:
     channel.consume("q")
     channel.deliveries(3)

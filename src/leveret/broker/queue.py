@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from leveret.amqp.errors import ResourceLocked
 from leveret.amqp.tables import Value
@@ -41,6 +41,14 @@ _TURN_BYTES = 1 << 20
 _TURN_MESSAGES_MAX = 4096
 _RETRY_WITHOUT_DELAY_MS = 10_000
 """How long a timed-out delivery waits to be retried where the queue says no delay: RocketMQ's level 3."""
+
+
+class Wish(NamedTuple):
+    """How a consumer wants a delivery to go back."""
+
+    delay_ms: int
+    counted: bool = True
+    """Whether that was a try; one that nobody began is not."""
 
 
 class Queue:
@@ -274,27 +282,28 @@ class Queue:
         *,
         delayed: bool = False,
         late: bool = False,
-        delay_ms: int | None = None,
+        wish: Wish | None = None,
         work: Work | None = None,
     ) -> None:
-        """Back to where it was: after `delay_ms` if the consumer has chosen; else `delayed` where the queue
-        says so, or `late` anyway, and more each time."""
+        """Back to where it was: as the consumer wishes; else `delayed` where the queue says so, or `late`
+        anyway, and more each time."""
         if self.deleted:
             return
         part = work or Work(self.broker)
         returned = ranges
         limit = self.arguments.delivery_limit
-        if limit is not None:
+        counted = wish is None or wish.counted
+        if limit is not None and counted:
             ranges = self._bury_over_limit(ranges, limit, part)
-        if ranges and delay_ms is not None:
-            due_us = self.broker.now_us() + 1000 * delay_ms if delay_ms else 0
-            part.give_back(self, ranges, not_before_us=due_us)
+        if ranges and wish is not None:
+            due_us = self.broker.now_us() + 1000 * wish.delay_ms if wish.delay_ms else 0
+            part.give_back(self, ranges, not_before_us=due_us, counted=counted)
         elif ranges and (late or (delayed and self.arguments.retry_delay_ms is not None)):
             self._retry(ranges, part)
         elif ranges:
             part.give_back(self, ranges)
         if work is None:
-            part.commit_or_give_back(self, returned)
+            part.commit_or_give_back(self, returned, counted=counted)
 
     def _retry(self, ranges: Sequence[Range], work: Work) -> None:
         """Back to where it was, but not before a delay that grows with the number of returns."""

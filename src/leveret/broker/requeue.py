@@ -1,11 +1,12 @@
 """A requeue with a delay of the consumer's choice, asked for with a publish that is none.
 
-AMQP's nack has no room for a delay. A publish to the default exchange with the routing key of a pseudo-queue,
-`amq.leveret.requeue`, names a delivery of its own channel (`x-delivery-tag`) and a delay (`x-delay`, in
-milliseconds), and is a nack(requeue=true) of that delivery: no message, nothing routed, nothing returned.
-What becomes of the delivery is left to `settling` and the queue; read here is only what is asked for. The
-rule: the answer of a channel in confirm mode says that the requeue is durable, and because a requeue can't be
-undone, it is never a nack.
+AMQP's nack has no room for a delay. A publish to the default exchange with the routing key of a
+pseudo-queue, `amq.leveret.requeue`, names a delivery of its own channel (`x-delivery-tag`) and a delay
+(`x-delay`, in milliseconds), and is a nack(requeue=true) of that delivery: no message, nothing routed,
+nothing returned. With `x-counted: false` it does not count as a try: nobody had begun with it. What becomes
+of the delivery is left to `settling` and the queue; read here is only what is asked for. The rule: the
+answer of a channel in confirm mode says that the requeue is durable, and because a requeue can't be undone,
+it is never a nack.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from leveret.amqp.properties import headers_of
 from leveret.amqp.scanner import NACK
 from leveret.amqp.tables import Value
 from leveret.broker import settling
+from leveret.broker.queue import Wish
 from leveret.broker.terms import is_integer, type_name
 
 if TYPE_CHECKING:
@@ -47,7 +49,7 @@ def requeue(channel: Channel, contents: Iterable[tuple[bytes, bytes]]) -> None:
         tag = _number(headers, "x-delivery-tag", 0, _TAG_MAX)
         delay_ms = _number(headers, "x-delay", 0, DELAY_MS_MAX)
         nack = Settlement(channel.number, NACK, tag, tag, requeue=True)
-        settling.settle(channel, nack, delay_ms=delay_ms)
+        settling.settle(channel, nack, wish=Wish(delay_ms, headers.get("x-counted") is not False))
         if channel.confirms is not None:
             channel.confirms.expect(1, broker.store.ticket, done=True)
             broker.await_durable(channel)

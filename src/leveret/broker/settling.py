@@ -21,13 +21,13 @@ from leveret.storage.offsets import Range
 if TYPE_CHECKING:
     from leveret.broker.channel import Channel
     from leveret.broker.consumer import Consumer
-    from leveret.broker.queue import Queue
+    from leveret.broker.queue import Queue, Wish
 
 
-def settle(channel: Channel, event: Settlement, *, delay_ms: int | None = None) -> None:
+def settle(channel: Channel, event: Settlement, *, wish: Wish | None = None) -> None:
     """Does what the frames of the event say, now or when the transaction commits.
 
-    `delay_ms` is how long a requeue shall take; None leaves it to the queue.
+    `wish` is how a requeue shall be; None leaves it to the queue.
     """
     while True:
         if event.multiple and event.first in channel.lapsed:
@@ -38,9 +38,9 @@ def settle(channel: Channel, event: Settlement, *, delay_ms: int | None = None) 
         else:
             taken, unknown = channel.unacked.take(event.first, event.last)
         if channel.transaction is None:
-            apply(channel, taken, event, delay_ms=delay_ms)
+            apply(channel, taken, event, wish=wish)
         else:
-            channel.transaction.settle(taken, event, delay_ms=delay_ms)
+            channel.transaction.settle(taken, event, wish=wish)
         if unknown is None:
             return
         if unknown not in channel.lapsed:
@@ -57,27 +57,23 @@ def _forget_lapsed(channel: Channel, start: int, stop: int) -> None:
         channel.lapsed.remove(start, stop)
 
 
-def apply(
-    channel: Channel, taken: Iterable[Run[Consumer]], event: Settlement, *, delay_ms: int | None
-) -> None:
+def apply(channel: Channel, taken: Iterable[Run[Consumer]], event: Settlement, *, wish: Wish | None) -> None:
     for holder, ranges in by_holder(taken).items():
         if event.kind == ACK:
             holder.queue.ack(ranges, who=holder.label)
         elif event.requeue:
-            holder.queue.requeue(ranges, delayed=True, delay_ms=delay_ms)
+            holder.queue.requeue(ranges, delayed=True, wish=wish)
         elif not holder.queue.deleted:
             deadletters.bury(holder.queue, ranges, Reason.REJECTED, in_flight=True)
         channel.freed(holder, sum(stop - start for start, stop in ranges))
 
 
-def refuse(
-    work: Work, queue: Queue, ranges: list[Range], *, requeue: bool, delay_ms: int | None = None
-) -> None:
+def refuse(work: Work, queue: Queue, ranges: list[Range], *, requeue: bool, wish: Wish | None = None) -> None:
     """A nack or a reject: back to the queue, or to the dead letters."""
     if queue.deleted:
         return
     if requeue:
-        queue.requeue(ranges, delayed=True, delay_ms=delay_ms, work=work)
+        queue.requeue(ranges, delayed=True, wish=wish, work=work)
     else:
         deadletters.bury(queue, ranges, Reason.REJECTED, in_flight=True, work=work)
 

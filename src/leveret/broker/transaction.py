@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from leveret.broker.channel import Channel
     from leveret.broker.consumer import Consumer
     from leveret.broker.publishing import Route
-    from leveret.broker.queue import Queue
+    from leveret.broker.queue import Queue, Wish
 
 
 @dataclass(slots=True)
@@ -32,15 +32,15 @@ class Buffer:
     """What a transaction has collected so far."""
 
     publishes: list[tuple[Route, list[Message]]] = field(default_factory=list)
-    settlements: list[tuple[list[Run[Consumer]], Settlement, int | None]] = field(default_factory=list)
-    """With the delay of a requeue, where the consumer has chosen one."""
+    settlements: list[tuple[list[Run[Consumer]], Settlement, Wish | None]] = field(default_factory=list)
+    """With how a requeue shall be, where the consumer has a wish."""
 
     def publish(self, route: Route, messages: list[Message]) -> None:
         self.publishes.append((route, messages))
 
-    def settle(self, taken: list[Run[Consumer]], event: Settlement, *, delay_ms: int | None) -> None:
+    def settle(self, taken: list[Run[Consumer]], event: Settlement, *, wish: Wish | None) -> None:
         if taken:
-            self.settlements.append((taken, event, delay_ms))
+            self.settlements.append((taken, event, wish))
 
     def commit(self, channel: Channel) -> int:
         """Makes it all happen; returns the ticket under which it is durable."""
@@ -53,10 +53,10 @@ class Buffer:
         for route, messages in self.publishes:
             if not route.queues and route.mandatory:
                 publishing.return_messages(channel, route, messages)
-        for taken, event, delay_ms in self.settlements:
+        for taken, event, wish in self.settlements:
             for holder, ranges in settling.by_holder(taken).items():
                 if event.kind != ACK:
-                    settling.refuse(work, holder.queue, ranges, requeue=event.requeue, delay_ms=delay_ms)
+                    settling.refuse(work, holder.queue, ranges, requeue=event.requeue, wish=wish)
                 elif not holder.queue.deleted:
                     work.settle(holder.queue, ranges, Outcome.ACKED, who=holder.label)
         ticket = work.commit()

@@ -1,1 +1,10 @@
-"""The command `leveret`: parse, call, print."""
+"""The command `leveret`: parse, call, print. One module per command; `main.py` puts them together.
+
+serve.py      leveret serve
+publish.py    leveret publish    the options; `publishing.py` does the work, `inputs.py` reads
+consume.py    leveret consume    the options; `consuming.py` does the work, `outputs.py` writes
+redrive.py    leveret redrive    with `filters.py`, the language of --where
+envelope.py   messages as lines of JSON, there and back without loss
+running.py    signals, errors and exit codes, the same for all; `background.py` for calls that block
+screen.py     what people see on stderr; stdout carries what programs read
+"""

@@ -175,7 +175,8 @@ class App:
 
     async def stop(self) -> None:
         """Takes nothing more, finishes or gives back what is in hand, waits for confirms, and leaves."""
-        await asyncio.gather(*(listener.stop(self._grace_s) for listener in self.listeners))
+        caller = asyncio.current_task()
+        await asyncio.gather(*(each.stop(self._grace_s, caller=caller) for each in self.listeners))
         self.listeners.clear()
         publisher, self._publisher = self._publisher, None
         if publisher is not None:

@@ -42,6 +42,8 @@ class BlockingConnection:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="leveret.client", daemon=True)
         self._connection: Connection | None = None
+        self._lock = threading.Lock()
+        self._ended = False
 
     def __enter__(self) -> Self:
         self.open()
@@ -54,7 +56,7 @@ class BlockingConnection:
 
     def open(self, timeout_s: float | None = None) -> None:
         """Connects; fails if the brokers refuse, or if none answers in time."""
-        if self._connection is not None or self._loop.is_closed():
+        if self._connection is not None or self._ended:
             raise Closed("the connection was opened before")
         self._thread.start()
         try:
@@ -70,15 +72,17 @@ class BlockingConnection:
 
     def close(self) -> None:
         """Says goodbye; closing twice does nothing."""
-        if self._connection is not None:
+        with self._lock:
             connection, self._connection = self._connection, None
+        if connection is not None:
             self.run(connection.close())
             self._end_thread()
 
     def _end_thread(self) -> None:
         """What still runs on the loop is cancelled: nobody waits for it in vain."""
-        with suppress(CancelledError):
-            self.start(_cancel_all()).result()
+        with self._lock:
+            self._ended = True  # nobody hands over anything any more
+        asyncio.run_coroutine_threadsafe(_cancel_all(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -97,14 +101,15 @@ class BlockingConnection:
             raise Closed("the connection was closed meanwhile") from None
 
     def start(self, work: Coroutine[Any, Any, _T]) -> Future[_T]:
-        if self._loop.is_closed():
-            work.close()
-            raise Closed("the connection was closed")
         if threading.current_thread() is self._thread:
             work.close()
             hint = "a callback must not block: hand the work to another thread"
             raise ClientError("called on the connection's own thread, this would wait for itself", hint=hint)
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
+        with self._lock:
+            if self._ended:
+                work.close()
+                raise Closed("the connection was closed")
+            return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def publisher(self, **options: Any) -> BlockingPublisher:
         """A publisher with the options of `Publisher`, to be used as `with connection.publisher() as
@@ -148,10 +153,11 @@ class BlockingConnection:
 
 
 async def _cancel_all() -> None:
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
+    await asyncio.sleep(0)  # what was handed over before becomes a task
+    while others := asyncio.all_tasks() - {asyncio.current_task()}:
+        for task in others:
+            task.cancel()
+        await asyncio.wait(others)
 
 
 class BlockingPublisher:

@@ -141,8 +141,10 @@ class Connection:
         if self.session is not None and self.session.blocked is not None:
             reason = self.session.blocked
             return ConnectionBlocked(f"the broker has been blocked ({reason}) for longer than {waited_s:g} s")
+        if self.error is not None and len(self._endpoints) == 1:
+            return NotConnected(f"{self.error.sentence}, and none came in {waited_s:.3g} s")
         why = f": {self.error.sentence}" if self.error else ""
-        return NotConnected(f"no connection to {self._where()} in {waited_s:g} s{why}")
+        return NotConnected(f"no connection to any of {self._where()} in {waited_s:.3g} s{why}")
 
     @property
     def closed(self) -> bool:

@@ -20,6 +20,7 @@ from typing import Self
 from leveret.amqp.tables import Value
 from leveret.client.codecs import Codecs
 from leveret.client.connection import Connection
+from leveret.client.delays import give_back_untouched
 from leveret.client.delivery import Delivery
 from leveret.client.errors import ClientError
 from leveret.client.intake import Intake, Subscription
@@ -83,7 +84,7 @@ class Consumer:
         self._end()
         await self._intake.cancel()
         while self._ready:
-            await self._ready.popleft().nack()
+            give_back_untouched(self._ready.popleft())
         await self._intake.close()
 
     async def take(self, timeout_s: float | None = None) -> Delivery | None:

@@ -44,10 +44,21 @@ class DelayedRequeue:
     """Leveret: the delivery goes back with a delay (docs/guide/retries.md)."""
 
     async def later(self, delivery: Delivery, delay_s: float) -> None:
-        channel = delivery.ledger.channel
-        number, tag = channel.number, delivery.tag
-        if delivery.ledger.settled_otherwise(delivery) is Settled.SENT:
-            channel.session.send(_requeue_frames(number, tag, _milliseconds(delay_s)))
+        _go_back(delivery, _milliseconds(delay_s), counted=True)
+
+
+def give_back_untouched(delivery: Delivery) -> None:
+    """Nobody has begun with it: it goes back, on Leveret without counting as a try."""
+    if delivery.ledger.channel.session.has(CAPABILITY):
+        _go_back(delivery, 0, counted=False)
+    else:
+        delivery.ledger.nack(delivery, requeue=True)
+
+
+def _go_back(delivery: Delivery, delay_ms: int, *, counted: bool) -> None:
+    channel = delivery.ledger.channel
+    if delivery.ledger.settled_otherwise(delivery) is Settled.SENT:
+        channel.session.send(_requeue_frames(channel.number, delivery.tag, delay_ms, counted=counted))
 
 
 class DelayQueues:
@@ -106,7 +117,7 @@ def _milliseconds(delay_s: float) -> int:
     return min(round(delay_s * 1000), DELAY_MAX_MS)
 
 
-def _requeue_frames(channel: int, tag: int, delay_ms: int) -> bytes:
+def _requeue_frames(channel: int, tag: int, delay_ms: int, *, counted: bool) -> bytes:
     """A publish that is no message: it tells Leveret to take the delivery back."""
     publish = make(
         commands.Basic.Publish,
@@ -116,7 +127,8 @@ def _requeue_frames(channel: int, tag: int, delay_ms: int) -> bytes:
         mandatory=False,
         immediate=False,
     )
-    header = encode_properties({"headers": {"x-delivery-tag": tag, "x-delay": delay_ms}}, 0)
+    headers: dict[str, Value] = {"x-delivery-tag": tag, "x-delay": delay_ms, "x-counted": counted}
+    header = encode_properties({"headers": headers}, 0)
     payload = encode(publish)
     return b"".join(
         (

@@ -63,6 +63,7 @@ class Delivery:
         "_value",
         "body",
         "header",
+        "leaving",
         "ledger",
         "local_attempts",
         "reminder",
@@ -94,6 +95,8 @@ class Delivery:
         self.header = header
         self.body = body
         self.settled = False
+        self.leaving = False
+        """It goes back in a moment; nobody else decides about it any more."""
         self.local_attempts = 0
         """How often it has failed here, without going back to the broker."""
         self.reminder: asyncio.TimerHandle | None = None

@@ -55,7 +55,7 @@ class ClientError(Exception):
 
 class NotConnected(ClientError):
     retryable = True
-    hint = "check that the broker runs and that the URL is right; nothing was published"
+    hint = "check that the broker runs and that the URL is right"
 
 
 class LoginRefused(NotConnected):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from leveret.client.counters import ListenerCounters
 from leveret.client.decisions import AckAnyway, Decided, Decision, Reject, Requeue, RetryLater
@@ -42,11 +42,14 @@ class Failures:
     hooks: Hooks | None
     chance: random.Random
     loops: LoopDetector
+    leaving: dict[Delivery, asyncio.TimerHandle] = field(default_factory=dict)
+    never_here: bool = False
+    """Nothing can wait in this process without holding up the rest: all retries go through the broker."""
 
     async def settle(self, delivery: Delivery, error: BaseException) -> None:
         """Decides what becomes of a delivery that failed with this, and does it."""
         self.counters.failed += 1
-        if delivery.settled:
+        if delivery.settled or delivery.leaving:
             return  # the handler decided before it failed
         if not delivery.ledger.alive:
             delivery.ledger.nack(delivery, requeue=True)  # stale: the broker delivers it again
@@ -62,7 +65,7 @@ class Failures:
         delay_s = policy.delay_s(delivery.attempt, self.chance)
         if delay_s is None:
             await self._recover(delivery, error)
-        elif policy.stateful:
+        elif policy.stateful or self.never_here:
             await self._later(delivery, delay_s, error)
         else:
             delivery.local_attempts += 1
@@ -156,5 +159,15 @@ class Failures:
             message_id=delivery.message_id,
             error=shown(error),
         )
+        delivery.leaving = True
         loop = asyncio.get_running_loop()
-        loop.call_later(_PAUSE_S, self.finish, delivery, Decision.REQUEUE, error)
+        self.leaving[delivery] = loop.call_later(_PAUSE_S, self._let_go, delivery)
+
+    def _let_go(self, delivery: Delivery) -> None:
+        self.leaving.pop(delivery).cancel()
+        self.finish(delivery, Decision.REQUEUE)
+
+    def let_all_go(self) -> None:
+        """It ends: those that were to go back in a moment do so now."""
+        for delivery in list(self.leaving):
+            self._let_go(delivery)

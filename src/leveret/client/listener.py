@@ -20,7 +20,7 @@ from leveret.client.codecs import Codecs
 from leveret.client.connection import Connection
 from leveret.client.counters import ListenerCounters
 from leveret.client.decisions import Decision
-from leveret.client.delays import CAPABILITY, DelayedRequeue, DelayQueues, Delays
+from leveret.client.delays import CAPABILITY, DelayedRequeue, DelayQueues, Delays, give_back_untouched
 from leveret.client.delivery import Delivery, Settled
 from leveret.client.ensured import EnsuredQueues
 from leveret.client.failures import Failures
@@ -96,6 +96,7 @@ class Listener:
             hooks=self._hooks,
             chance=chance,
             loops=LoopDetector(),
+            never_here=subscription.exclusive,
         )
         self._processing = Processing(
             handler, terms, self._failures, hooks=self._hooks, counters=self.counters, queue=self.queue
@@ -115,8 +116,12 @@ class Listener:
         self.handler.start(self.terms.concurrency)
         self._intake.start()
 
-    async def stop(self, grace_s: float) -> None:
-        """Takes nothing more, finishes or gives back what is in hand, says what is done."""
+    async def stop(self, grace_s: float, *, caller: asyncio.Task[Any] | None = None) -> None:
+        """Takes nothing more, finishes or gives back what is in hand, says what is done.
+
+        A handler that stops its own application is the `caller`: it is not waited for, and its message goes
+        back.
+        """
         self._stopping = True
         self._forget_batch_timer()
         await self._intake.cancel()
@@ -125,18 +130,18 @@ class Listener:
             self._work_on()  # nothing can be given back: it is finished, if there is time
         else:
             self._give_back_waiting()
-        await self._finish(grace_s)
+        await self._finish(grace_s, caller)
         self.handler.stop()
         await self._intake.close()
 
-    async def _finish(self, grace_s: float) -> None:
+    async def _finish(self, grace_s: float, caller: asyncio.Task[Any] | None) -> None:
         """Waits for the workers; those that take too long are cancelled, and what they had goes back."""
         deadline_s = self._loop.time() + grace_s
-        while self._workers and (left_s := deadline_s - self._loop.time()) > 0:
-            await asyncio.wait(self._workers, timeout=left_s)
+        while (others := self._workers - {caller}) and (left_s := deadline_s - self._loop.time()) > 0:
+            await asyncio.wait(others, timeout=left_s)
         self._over = True
         unfinished = len(self._buffer) + len(self._in_hand)
-        late = set(self._workers)
+        late = self._workers - {caller}
         for task in late:
             task.cancel()
         if late:
@@ -167,7 +172,7 @@ class Listener:
     def _deliver(self, deliveries: list[Delivery]) -> None:
         if self._stopping and self.terms.ack != "none":
             for delivery in deliveries:
-                delivery.ledger.nack(delivery, requeue=True)
+                give_back_untouched(delivery)
             return
         self.counters.delivered += len(deliveries)
         self._buffer.extend(deliveries)
@@ -296,7 +301,13 @@ class Listener:
         )
 
     def _give_back_waiting(self) -> None:
-        for delivery in (*self._buffer, *self._waiting):
+        for delivery in self._buffer:
+            if delivery.local_attempts:
+                self._failures.finish(delivery, Decision.REQUEUE)
+            else:
+                give_back_untouched(delivery)
+        self._failures.let_all_go()
+        for delivery in self._waiting:
             self._failures.finish(delivery, Decision.REQUEUE)
         for timer in self._waiting.values():
             timer.cancel()

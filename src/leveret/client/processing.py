@@ -92,6 +92,8 @@ class Processing:
 
     async def settle(self, delivery: Delivery, decision: Decision) -> Settled:
         """A handler settles by itself."""
+        if delivery.leaving:
+            return Settled.TWICE
         if decision is Decision.ACK and self.terms.idempotence is not None and not delivery.settled:
             await self._remember([delivery])
         if decision is Decision.REQUEUE and not delivery.settled and delivery.ledger.alive:
@@ -162,10 +164,12 @@ class Processing:
         """A thread can't be interrupted: its message has failed at the deadline, its worker waits for it."""
         if isinstance(error, HandlerTimeout) and error.running is not None:
             await asyncio.wait((error.running,))
+            raised = error.running.exception()
+            how = "ended" if raised is None else f"failed with {shown(raised)}"
             notice(
                 self.hooks,
                 "late",
-                f"{self.handler.name} ended after its deadline; what it did for {delivery!r} may come again",
+                f"{self.handler.name} {how} after its deadline; what it did for {delivery!r} may come again",
                 queue=self.queue,
                 handler=self.handler.name,
             )
@@ -177,7 +181,7 @@ class Processing:
 
     async def _succeeded(self, deliveries: list[Delivery]) -> None:
         """The handler returned: what it has not settled itself is acked, or, in manual mode, waited for."""
-        open_ = [each for each in deliveries if not each.settled]
+        open_ = [each for each in deliveries if not each.settled and not each.leaving]
         if self.terms.ack == "none":
             if self.terms.idempotence is not None:
                 await self._remember(open_)

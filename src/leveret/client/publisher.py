@@ -280,6 +280,8 @@ class Publisher:
             hint = "use it as `async with Publisher(connection) as publisher`"
             raise Closed("the publisher is not open", hint=hint)
         body, routing_key, exchange, mandatory, given_seq, on_confirm, said = message
+        if mandatory and self._confirm == "none":
+            raise ValueError("without confirms nobody can be told of a return: mandatory needs confirms")
         seq = self._seq if given_seq is None else given_seq
         if not 0 <= seq <= _SEQ_MAX:
             raise ValueError(f"a sequence is a number from 0 to 2**63 - 1, not {seq}")

@@ -1,8 +1,9 @@
 """Retry policies: which failures are tried again, how often, after how long, and where the message waits.
 
 *Stateless*: in this process; the message stays unacked while it waits, and a crash starts the count anew.
-*Stateful*: through the broker, with the count kept there. In both, what waits takes no place from others.
-This module only says how long; waiting is left to `delays` and to the listener.
+*Stateful*: through the broker, with the count kept there (of an exclusive listener always). In both, what
+waits takes no place from others. This module only says how long; waiting is left to `delays` and to the
+listener.
 """
 
 from __future__ import annotations

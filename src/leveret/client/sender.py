@@ -28,6 +28,7 @@ from leveret.client.channel import Channel, Content
 from leveret.client.connection import Connection
 from leveret.client.errors import ChannelClosed, ClientError, Closed, ConfirmTimeout, ConnectionBlocked
 from leveret.client.exchanges import KnownExchanges
+from leveret.client.hooks import notice
 from leveret.client.message import REPUBLISHED, SEQ
 from leveret.client.receipt import Doubt, Receipt, Status
 from leveret.client.session import Session
@@ -67,6 +68,8 @@ class Sender:
         """So many are sent one at a time, to find out which of them the broker does not bear."""
         self._session: Session | None = None
         """Where the channel is, or is being opened."""
+        self._trouble: ClientError | None = None
+        """Why there is no channel on it."""
         self._channel: Channel | None = None
         self._frames: dict[bytes, bytes] = {}
         """Method frames for the channel, by their payload."""
@@ -88,6 +91,8 @@ class Sender:
 
     def failure(self, waited_s: float) -> ClientError:
         """Why nothing was sent in this time."""
+        if self._trouble is not None and self._connection.session is not None:
+            return self._trouble
         if not self.sending:
             return self._connection.failure(waited_s)
         sentence = f"the broker has not taken what was sent to it for {waited_s:.3g} s"
@@ -156,8 +161,10 @@ class Sender:
         self._session = session
         try:
             await self._open(session)
-        except BaseException:
-            self._session = None
+        except BaseException as error:
+            if self._session is session:
+                self._session = None
+            self._trouble = error if isinstance(error, ClientError) else None
             raise
 
     async def _open(self, session: Session) -> None:
@@ -171,6 +178,7 @@ class Sender:
             channel.on_ended = _ignore
             await channel.close()
             return
+        self._trouble = None
         self._frames.clear()
         self._exchanges.forget_all()
         self._sound = False
@@ -334,6 +342,9 @@ class Sender:
         in_doubt = self._unconfirmed.given_up
         cut = self._let_go(self._channel)
         if isinstance(error, ChannelClosed):
+            if not self._confirms:
+                sentence = f"{error}: what was published before it is lost (confirm='none')"
+                notice(self._connection.hooks, "channel_closed", sentence, code=error.code, text=error.text)
             cut = self._suspected(cut, error) if in_doubt else self._without_culprits(cut, error)
             self._connection.attach(self)
         else:

@@ -61,7 +61,8 @@ class Unconfirmed:
         """Forgets those at the head that are done."""
         receipts = self._receipts
         while receipts and receipts[0].status is not Status.PENDING:
-            if receipts.popleft().status is Status.LOST and len(self._overdue) < _OVERDUE_MAX:
+            receipt = receipts.popleft()
+            if receipt.status is Status.LOST and not receipt.reason and len(self._overdue) < _OVERDUE_MAX:
                 self._overdue.add(self._first_tag)
             self._first_tag += 1
 

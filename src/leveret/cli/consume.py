@@ -1,0 +1,134 @@
+"""`leveret consume`: messages of a queue into a file, a directory or a pipe.
+
+Owns the options and what they mean together; the work is `Consuming`'s.
+"""
+
+from __future__ import annotations
+
+import os
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Final, TypeAlias
+
+import typer
+
+from leveret.cli.background import Background
+from leveret.cli.consuming import Consuming, Wish
+from leveret.cli.options import CONNECT_S, AsJson, ConnectS, Urls, positive
+from leveret.cli.outputs import Directory, Lines, Output
+from leveret.cli.running import Interruption, connected, queue_depth, run
+from leveret.cli.screen import Screen
+
+_STDOUT: Final = 1
+_IDLE_S: Final = 1.0
+_PREFETCH_MAX: Final = 65_535
+
+
+class OutputFormat(StrEnum):
+    LINES = "lines"
+    JSONL = "jsonl"
+    ENVELOPE = "envelope"
+    DIRECTORY = "directory"
+
+
+QueueName: TypeAlias = Annotated[str, typer.Argument(help="The queue to consume.")]
+Count: TypeAlias = Annotated[
+    int | None, typer.Option("--count", "-n", min=1, help="Stop after so many messages.", show_default=False)
+]
+IdleS: TypeAlias = Annotated[
+    float | None,
+    typer.Option(
+        "--idle",
+        callback=positive,
+        help=f"Stop when none came for so long (seconds; {_IDLE_S:g} unless given).",
+        show_default=False,
+    ),
+]
+Follow: TypeAlias = Annotated[bool, typer.Option("--follow", help="Wait for more, until Ctrl-C or --count.")]
+OutputPath: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", help="A file, which is appended to, or a directory; stdout unless given."),
+]
+Format: TypeAlias = Annotated[
+    OutputFormat,
+    typer.Option(
+        "--format", "-f", help="Bodies as lines or as JSON, whole messages, or a file for each body."
+    ),
+]
+AsEnvelope: TypeAlias = Annotated[
+    bool,
+    typer.Option("--envelope", "-e", help="Short for --format envelope: whole messages, for publish -e."),
+]
+Prefetch: TypeAlias = Annotated[
+    int, typer.Option(min=1, max=_PREFETCH_MAX, help="So many are in hand at a time.")
+]
+Peek: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--peek", "--no-ack-messages", help="Only look: everything goes back to the queue at the end."
+    ),
+]
+TimeoutS: TypeAlias = Annotated[
+    float,
+    typer.Option(
+        "--timeout", callback=positive, help="Seconds to wait for a broker that went away, unless --follow."
+    ),
+]
+
+
+def consume(
+    queue: QueueName,
+    url: Urls = None,
+    count: Count = None,
+    idle: IdleS = None,
+    follow: Follow = False,
+    output: OutputPath = None,
+    format: Format = OutputFormat.LINES,
+    envelope: AsEnvelope = False,
+    prefetch: Prefetch = 500,
+    peek: Peek = False,
+    timeout: TimeoutS = 30.0,
+    connect_timeout: ConnectS = CONNECT_S,
+    as_json: AsJson = False,
+) -> None:
+    """Write messages of a queue to a file or to stdout; each is acked after it was written.
+
+    leveret consume orders --envelope --output orders.jsonl
+    """
+    form = "envelope" if envelope else format.value
+    if follow and idle is not None:
+        raise typer.BadParameter("--follow never stops, --idle does: give one of them")
+    if form == "directory" and output is None:
+        raise typer.BadParameter("--format directory needs --output")
+    if as_json and output is None:
+        raise typer.BadParameter("--json needs --output: stdout can't carry both")
+    wish = Wish(count, None if follow else idle or _IDLE_S, timeout, peek)
+    if peek:
+        prefetch = _PREFETCH_MAX  # what was looked at stays in hand until the end
+    in_hand = prefetch if count is None else min(prefetch, count)
+    screen = Screen(as_json=as_json)
+
+    async def work(interruption: Interruption) -> int:
+        background = Background()
+        async with connected(url, timeout_s=connect_timeout, name="leveret consume") as connection:
+            expected = await queue_depth(connection, queue)
+            opened = await background.call(lambda: _opened(output, form))
+            visible = output is not None or not os.isatty(_STDOUT)
+            consuming = Consuming(
+                screen, interruption, background, opened, wish, expected=expected, visible=visible
+            )
+            try:
+                return await consuming.run(connection, queue, in_hand)
+            finally:
+                opened.close()
+
+    run(screen, work)
+
+
+def _opened(output: Path | None, form: str) -> Output:
+    if form == "directory":
+        assert output is not None
+        return Directory(output)
+    if output is None:
+        return Lines(os.dup(_STDOUT), "stdout", form)
+    return Lines.to_file(output, form)

@@ -1,0 +1,177 @@
+"""Consuming a queue into an output, so that every message is in one of the two.
+
+A message is acked after it was written safely, and not before. Whatever goes wrong in between, a full disk,
+a reader that has gone, a signal, `kill -9`: what is not acked goes back to the queue. So a message can be
+written twice, but never be lost. Peeking acks nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from leveret.cli.background import Background
+from leveret.cli.outputs import Output, WritingStopped
+from leveret.cli.running import FAILED, Interruption, unless
+from leveret.cli.screen import Gauge, Screen, counted
+from leveret.client import ChannelClosed, ClientError, Connection, Delivery, Settled
+from leveret.client.consumer import Consumer
+
+BATCH: Final = 500
+"""So many are written and synced together."""
+_GRACE_S: Final = 5.0
+"""A write that is under way when somebody wants to stop may take so long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """When it is enough."""
+
+    count: int | None
+    """So many messages."""
+    idle_s: float | None
+    """None came for so long; None: never."""
+    timeout_s: float
+    """The broker was away for so long; does not matter while it is waited for ever."""
+    peek: bool
+
+
+@dataclass(slots=True)
+class Account:
+    written: int = 0
+    acked: int = 0
+    again: int = 0
+    """Written, but not acked, because the connection was lost in between: they come again."""
+
+    def as_json(self) -> dict[str, object]:
+        return {"written": self.written, "acked": self.acked, "again": self.again}
+
+
+class Consuming:
+    """One run: `exit_code = await Consuming(...).run(consumer)`."""
+
+    def __init__(
+        self,
+        screen: Screen,
+        interruption: Interruption,
+        background: Background,
+        output: Output,
+        wish: Wish,
+        *,
+        expected: int,
+        visible: bool,
+    ) -> None:
+        self._screen = screen
+        self._interruption = interruption
+        self._background = background
+        self._output = output
+        self._wish = wish
+        self._expected = expected if wish.count is None else min(expected, wish.count)
+        self._visible = visible
+        self._account = Account()
+        self._wrong = ""
+
+    async def run(self, connection: Connection, queue: str, prefetch: int) -> int:
+        code = 0
+        self._interruption.handle()
+        with self._screen.gauge("consuming", visible=self._visible) as gauge:
+            async with Consumer(connection, queue, prefetch=prefetch) as consumer:
+                try:
+                    while deliveries := await self._batch(consumer):
+                        await self._write(deliveries)
+                        self._show(gauge)
+                except WritingStopped as stop:
+                    self._wrong = str(stop)
+                    code = 0 if stop.reader_gone else FAILED
+                except ClientError as error:
+                    self._wrong = str(error)
+                    code = FAILED
+        self._report(gauge)
+        return code
+
+    async def _batch(self, consumer: Consumer) -> list[Delivery]:
+        """What is there, at least one; nothing if it is enough."""
+        count = self._wish.count
+        wanted = BATCH if count is None else min(BATCH, count - self._account.written)
+        if wanted <= 0 or self._interruption.asked.is_set():
+            return []
+        first = await self._next(consumer)
+        deliveries = [] if first is None else [first]
+        while deliveries and len(deliveries) < wanted:
+            if (delivery := await consumer.take(0)) is None:
+                break
+            deliveries.append(delivery)
+        return deliveries
+
+    async def _next(self, consumer: Consumer) -> Delivery | None:
+        """The next one; None if it is enough. Time in which nothing could come does not count as idle."""
+        clock_s = asyncio.get_running_loop().time
+        asked, idle_s = self._interruption.asked, self._wish.idle_s
+        away_since_s: float | None = None
+        while True:
+            delivery = await unless(asked, consumer.take(idle_s))
+            if delivery is not None or asked.is_set():
+                return delivery
+            if consumer.consuming:
+                if idle_s is not None and away_since_s is None:
+                    return None
+                away_since_s = None
+                continue
+            if away_since_s is None:
+                away_since_s = clock_s()
+            error = consumer.error
+            gone = isinstance(error, ChannelClosed) or clock_s() - away_since_s > self._wish.timeout_s
+            if gone and idle_s is not None and error is not None:
+                raise error
+
+    async def _write(self, deliveries: Sequence[Delivery]) -> None:
+        writing = asyncio.ensure_future(self._background.call(lambda: self._output.write(deliveries)))
+        try:
+            if await self._written(writing):
+                await self._settle(deliveries)
+            else:
+                raise WritingStopped("the reader took no more before it was time to end", 0)
+        except WritingStopped as stop:
+            await self._settle(deliveries[: stop.done])
+            raise
+
+    async def _written(self, writing: asyncio.Future[None]) -> bool:
+        """Whether it came to its end, which is waited for only a while once somebody wants to stop."""
+        await unless(self._interruption.asked, asyncio.shield(writing))
+        if not writing.done():
+            self._output.give_up()
+            await asyncio.wait((writing,), timeout=_GRACE_S)
+        if writing.done():
+            writing.result()
+        return writing.done()
+
+    async def _settle(self, deliveries: Sequence[Delivery]) -> None:
+        account = self._account
+        account.written += len(deliveries)
+        if not self._wish.peek:
+            for delivery in deliveries:
+                settled = await delivery.ack()
+                account.acked += settled is Settled.SENT
+                account.again += settled is Settled.STALE
+
+    def _show(self, gauge: Gauge) -> None:
+        written = self._account.written
+        gauge.show(written, done=min(1.0, written / self._expected) if self._expected else None)
+
+    def _report(self, gauge: Gauge) -> None:
+        account = self._account
+        if self._wrong:
+            self._screen.say(f"{self._wrong}; what was not acked is in the queue")
+        if account.again:
+            self._screen.say(
+                f"{counted(account.again, 'message')} will come again: the connection was lost before the ack"
+            )
+        if self._output.ambiguous:
+            count = self._output.ambiguous
+            self._screen.say(f"line ends are in {count:,} of the bodies: --format envelope keeps them apart")
+        done = "looked at" if self._wish.peek else "consumed"
+        found = {**account.as_json(), "seconds": round(gauge.elapsed_s, 3)}
+        found["interrupted"] = self._interruption.asked.is_set()
+        self._screen.result(found, f"{counted(account.written, 'message')} {done} in {gauge.elapsed_s:.1f} s")

@@ -1,0 +1,53 @@
+"""Options that several commands have."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, TypeAlias
+
+import typer
+
+from leveret.client.endpoint import Endpoint
+
+DEFAULT_URL: Final = "amqp://guest:guest@localhost:5672/"
+
+
+def _checked_urls(urls: list[str] | None) -> list[str]:
+    for url in urls or ():
+        try:
+            Endpoint.parse(url)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from error
+    return urls or [DEFAULT_URL]
+
+
+def positive(value: float | None) -> float | None:
+    if value is not None and not value > 0:
+        raise typer.BadParameter(f"it is above 0, not {value:g}")
+    return value
+
+
+Urls: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--url",
+        envvar="LEVERET_URL",
+        callback=_checked_urls,
+        help=f"Where the broker is ({DEFAULT_URL} unless given); give it again for further hosts, "
+        "which are tried in turn.",
+        show_default=False,
+    ),
+]
+AsJson: TypeAlias = Annotated[
+    bool, typer.Option("--json", help="Print the result as one JSON object on stdout, and nothing else.")
+]
+ConnectS: TypeAlias = Annotated[
+    float,
+    typer.Option(
+        "--connect-timeout", callback=positive, help="Seconds to wait for a broker that does not answer."
+    ),
+]
+CONNECT_S: Final = 5.0
+RatePerS: TypeAlias = Annotated[
+    float | None,
+    typer.Option("--rate", callback=positive, help="At most so many messages a second.", show_default=False),
+]

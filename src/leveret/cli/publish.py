@@ -1,0 +1,202 @@
+"""`leveret publish`: messages from files or from stdin, with a receipt for each.
+
+Owns the options and what they mean together; the work is `Publishing`'s.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from enum import StrEnum
+from pathlib import Path
+from typing import IO, Annotated, TypeAlias, cast
+
+import typer
+
+from leveret.amqp.tables import Value
+from leveret.cli.envelope import BadEnvelope, parse_json
+from leveret.cli.inputs import is_typed, read_files, read_lines, total_bytes
+from leveret.cli.options import CONNECT_S, AsJson, ConnectS, RatePerS, Urls, positive
+from leveret.cli.publishing import Composer, Publishing
+from leveret.cli.running import Interruption, connected, queue_depth, require_exchange, run
+from leveret.cli.screen import Screen
+from leveret.client import ClientError, Connection, Publisher, Queue, Topology
+from leveret.client.message import Properties
+
+
+class InputFormat(StrEnum):
+    LINES = "lines"
+    JSONL = "jsonl"
+    ENVELOPE = "envelope"
+    FILE = "file"
+
+
+Files: TypeAlias = Annotated[
+    list[Path] | None,
+    typer.Argument(exists=True, dir_okay=False, allow_dash=True, help="What to publish; - is stdin."),
+]
+QueueName: TypeAlias = Annotated[str | None, typer.Option("--queue", "-q", help="The queue to publish to.")]
+Declare: TypeAlias = Annotated[
+    bool, typer.Option("--declare", help="Make the queue (durable) if it is not there.")
+]
+Exchange: TypeAlias = Annotated[
+    str | None, typer.Option("--exchange", "-x", help="The exchange to publish to.")
+]
+Key: TypeAlias = Annotated[str | None, typer.Option("--key", "-k", help="The routing key, with --exchange.")]
+Format: TypeAlias = Annotated[
+    InputFormat,
+    typer.Option("--format", "-f", help="A message is a line, a line of JSON, an envelope, or a whole file."),
+]
+AsEnvelope: TypeAlias = Annotated[
+    bool,
+    typer.Option("--envelope", "-e", help="Short for --format envelope: whole messages, as of consume -e."),
+]
+ContentType: TypeAlias = Annotated[
+    str | None,
+    typer.Option(help="text/plain for lines, by its name for a file, unless given.", show_default=False),
+]
+Headers: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--header", "-H", help="name=text, or name:=JSON for numbers and the like; repeatable."),
+]
+Persistent: TypeAlias = Annotated[
+    bool | None,
+    typer.Option(
+        "--persistent/--transient",
+        help="Whether it survives a restart of the broker (it does, unless said).",
+        show_default=False,
+    ),
+]
+Mandatory: TypeAlias = Annotated[bool, typer.Option(help="A message that no queue takes comes back.")]
+Window: TypeAlias = Annotated[int, typer.Option(min=1, help="So many may be unconfirmed at a time.")]
+TimeoutS: TypeAlias = Annotated[
+    float, typer.Option("--timeout", callback=positive, help="Seconds to wait for a confirm.")
+]
+Repeat: TypeAlias = Annotated[int, typer.Option(min=1, help="Publish each message so many times.")]
+FailedFile: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--failed", dir_okay=False, help="Append what is not confirmed to this file, for publish -e."
+    ),
+]
+
+
+def publish(
+    files: Files = None,
+    url: Urls = None,
+    queue: QueueName = None,
+    declare: Declare = False,
+    exchange: Exchange = None,
+    key: Key = None,
+    format: Format = InputFormat.LINES,
+    envelope: AsEnvelope = False,
+    content_type: ContentType = None,
+    header: Headers = None,
+    persistent: Persistent = None,
+    mandatory: Mandatory = True,
+    window: Window = 1000,
+    timeout: TimeoutS = 30.0,
+    rate: RatePerS = None,
+    repeat: Repeat = 1,
+    failed: FailedFile = None,
+    connect_timeout: ConnectS = CONNECT_S,
+    as_json: AsJson = False,
+) -> None:
+    """Publish messages from files or from stdin, and wait until the broker has confirmed each.
+
+    leveret publish --queue orders --format jsonl orders.jsonl
+    """
+    form = "envelope" if envelope else format.value
+    exchange, key = _target(queue, exchange, key, form=form, declare=declare)
+    properties = Properties()
+    if content_type is not None:
+        properties["content_type"] = content_type
+    if persistent is not None:
+        properties["persistent"] = persistent
+    composer = Composer(form, exchange, key, properties, _headers(header or []))
+    inputs = files or [Path("-")]
+    screen = Screen(as_json=as_json)
+    topology = _topology(queue) if queue and declare else None
+
+    async def work(interruption: Interruption) -> int:
+        with ExitStack() as held:
+            publishing = Publishing(
+                screen,
+                interruption,
+                composer,
+                repeat=repeat,
+                rate_per_s=rate,
+                total_bytes=total_bytes(inputs),
+                failed=None if failed is None else held.enter_context(_opened(failed, inputs)),
+                visible=not is_typed(inputs),
+            )
+            batches = read_files(inputs) if form == "file" else read_lines(inputs)
+            async with connected(
+                url, timeout_s=connect_timeout, name="leveret publish", topology=topology
+            ) as connection:
+                await _check(connection, queue, exchange)
+                publisher = Publisher(connection, window=window, timeout_s=timeout, mandatory=mandatory)
+                async with publisher:
+                    return await publishing.run(publisher, batches)
+
+    run(screen, work)
+
+
+def _target(
+    queue: str | None, exchange: str | None, key: str | None, *, form: str, declare: bool
+) -> tuple[str | None, str | None]:
+    """Exchange and routing key; None: as the envelope has it."""
+    if queue is not None and (exchange is not None or key is not None):
+        raise typer.BadParameter("--queue is one way to say where to, --exchange and --key are the other")
+    if declare and queue is None:
+        raise typer.BadParameter("--declare is for --queue")
+    if queue is not None:
+        return "", queue
+    if exchange is None and form != "envelope":
+        raise typer.BadParameter("where to? Give --queue, or --exchange and --key")
+    if exchange is not None and form != "envelope":
+        return exchange, key or ""
+    return exchange, key
+
+
+def _topology(queue: str) -> Topology:
+    """The queue, durable; if it is there already it is taken as it is."""
+    try:
+        return Topology(Queue(queue), on_mismatch="ignore")
+    except ValueError as error:
+        raise typer.BadParameter(f"--declare: {error}") from error
+
+
+def _headers(said: list[str]) -> dict[str, Value]:
+    """
+    >>> _headers(["region=eu", "tries:=3"])
+    {'region': 'eu', 'tries': 3}
+    """
+    found: dict[str, Value] = {}
+    for each in said:
+        name, equals, text = each.partition("=")
+        if not equals or name in ("", ":"):
+            raise typer.BadParameter(f"--header is name=text or name:=JSON, not {each!r}")
+        if name.endswith(":"):
+            try:
+                found[name[:-1]] = cast(Value, parse_json(text.encode()))
+            except BadEnvelope as error:
+                raise typer.BadParameter(f"--header {each}: {error}") from error
+        else:
+            found[name] = text
+    return found
+
+
+def _opened(failed: Path, inputs: list[Path]) -> IO[bytes]:
+    """The file for what is not confirmed, which must not be one that is read."""
+    if failed.exists() and any(path.exists() and os.path.samefile(path, failed) for path in inputs):
+        raise ClientError(f"{failed} is read already", hint="give --failed another name")
+    return failed.open("ab")
+
+
+async def _check(connection: Connection, queue: str | None, exchange: str | None) -> None:
+    """Whether that is there, before everything is sent to a place that is not."""
+    if queue is not None:
+        await queue_depth(connection, queue, hint="--declare makes it")
+    elif exchange:
+        await require_exchange(connection, exchange)

@@ -1,0 +1,171 @@
+"""`leveret redrive`: messages back to where they failed, with the account of it.
+
+Moving is the toolkit's; here are the options, the bar, the signals and the dry run, which looks at every
+message and leaves it where it is. A signal ends it between two rounds: what was copied has been taken off
+the source by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, TypeAlias
+
+import typer
+
+from leveret.cli.filters import BadCondition, parse_conditions
+from leveret.cli.options import CONNECT_S, AsJson, ConnectS, RatePerS, Urls
+from leveret.cli.running import FAILED, Interruption, connected, queue_depth, run, unless
+from leveret.cli.screen import Gauge, Screen, counted
+from leveret.client import ClientError, Connection, Delivery
+from leveret.client.recoverers import ORIGINAL_QUEUE
+from leveret.client.redrive import Redriven
+from leveret.client.redrive import redrive as move
+
+Source: TypeAlias = Annotated[str, typer.Argument(help="The queue with the messages that failed.")]
+To: TypeAlias = Annotated[
+    str | None,
+    typer.Option(help="The queue they go to; unless given, the one each came from.", show_default=False),
+]
+Where: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Only those: header.NAME=TEXT, type=, message_id=, body.FIELD=; != is not, ~= contains."
+    ),
+]
+Limit: TypeAlias = Annotated[
+    int | None, typer.Option(min=1, help="Move at most so many.", show_default=False)
+]
+DryRun: TypeAlias = Annotated[bool, typer.Option("--dry-run", help="Only say what would be moved.")]
+
+
+def redrive(
+    source: Source,
+    url: Urls = None,
+    to: To = None,
+    where: Where = None,
+    limit: Limit = None,
+    rate: RatePerS = None,
+    dry_run: DryRun = False,
+    connect_timeout: ConnectS = CONNECT_S,
+    as_json: AsJson = False,
+) -> None:
+    """Move messages from a parking place or a dead-letter queue back to where they failed.
+
+    leveret redrive orders.parked --where type=TimeoutError --rate 50
+    """
+    try:
+        wanted = parse_conditions(where or [])
+    except BadCondition as error:
+        raise typer.BadParameter(f"--where: {error}") from error
+    screen = Screen(as_json=as_json)
+
+    async def work(interruption: Interruption) -> int:
+        async with connected(url, timeout_s=connect_timeout, name="leveret redrive") as connection:
+            await queue_depth(connection, source)
+            if to is not None:
+                await queue_depth(connection, to)
+            redriving = Redriving(screen, interruption, wanted, to=to, limit=limit, dry_run=dry_run)
+            return await redriving.run(connection, source, rate)
+
+    run(screen, work)
+
+
+class _Enough(Exception):
+    """Somebody wants to stop: raised between two rounds."""
+
+
+@dataclass(slots=True)
+class Account:
+    found: int = 0
+    moved: int = 0
+    """In a dry run: those that would be."""
+    kept: int = 0
+    homeless: int = 0
+    """Of those that are kept: wanted, but nobody knows where they belong."""
+    dry_run: bool = field(default=False)
+
+    def __str__(self) -> str:
+        moved = "would be moved" if self.dry_run else "moved"
+        return f"{counted(self.found, 'message')} found, {self.moved:,} {moved}, {self.kept:,} kept"
+
+
+class Redriving:
+    """One run: `exit_code = await Redriving(...).run(connection, source, rate_per_s)`."""
+
+    def __init__(
+        self,
+        screen: Screen,
+        interruption: Interruption,
+        wanted: Callable[[Delivery], bool],
+        *,
+        to: str | None,
+        limit: int | None,
+        dry_run: bool,
+    ) -> None:
+        self._screen = screen
+        self._interruption = interruption
+        self._wanted = wanted
+        self._to = to
+        self._limit = limit
+        self._account = Account(dry_run=dry_run)
+        self._wrong = ""
+
+    async def run(self, connection: Connection, source: str, rate_per_s: float | None) -> int:
+        self._interruption.handle()
+        with self._screen.gauge("redriving") as gauge:
+            moving = move(
+                connection,
+                source,
+                to=self._to,
+                where=self._where,
+                limit=self._limit,
+                rate_per_s=rate_per_s,
+                on_progress=lambda progress: self._progressed(progress, gauge),
+            )
+            try:
+                await unless(self._interruption.insisted, moving)
+            except _Enough:
+                pass
+            except ClientError as error:
+                self._wrong = str(error)
+        return self._report()
+
+    def _where(self, delivery: Delivery) -> bool:
+        account = self._account
+        if not self._wanted(delivery):
+            return False
+        headers = delivery.headers
+        if self._to is None and not headers.get(ORIGINAL_QUEUE, headers.get("x-first-death-queue")):
+            account.homeless += 1
+            return False
+        if account.dry_run and (self._limit is None or account.moved < self._limit):
+            account.moved += 1
+        return not account.dry_run
+
+    def _progressed(self, progress: Redriven, gauge: Gauge) -> None:
+        account = self._account
+        account.found = progress.found
+        if account.dry_run:
+            account.kept = progress.kept - account.moved
+        else:
+            account.moved, account.kept = progress.moved, progress.kept
+        done = progress.moved + progress.kept
+        gauge.show(
+            done, done=done / progress.found if progress.found else None, more=f"{account.moved:,} moved"
+        )
+        if self._interruption.asked.is_set():
+            raise _Enough
+
+    def _report(self) -> int:
+        account = self._account
+        if self._wrong:
+            self._screen.say(self._wrong)
+        if account.homeless:
+            self._screen.say(
+                f"{counted(account.homeless, 'message')} kept: nobody knows where from (--to says where to)"
+            )
+        self._screen.result(
+            {**asdict(account), "interrupted": self._interruption.asked.is_set()}, str(account)
+        )
+        return FAILED if self._wrong or account.homeless else self._interruption.exit_code

@@ -1,0 +1,66 @@
+"""The broker as a process, from its start to the signal that ends it.
+
+Owns the order of starting and stopping, the signals, and the line that says it is ready. Everything else is
+`leveret.server`'s and `leveret.management`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+
+from leveret import __version__
+from leveret.management.app import create_app
+from leveret.server.alarms import measured
+from leveret.server.definitions import Definitions
+from leveret.server.http import HttpListener
+from leveret.server.memory import allow_many_files, collect_rarely, keep_memory
+from leveret.server.server import Server
+from leveret.storage.files import OsFiles
+
+
+async def serve(host: str, port: int, http_port: int, data_dir: Path) -> bool:
+    """Until a signal, or until the server ends by itself; whether it failed."""
+    allow_many_files()
+    keep_memory()
+    data_dir.mkdir(parents=True, exist_ok=True)
+    server = Server(
+        OsFiles(str(data_dir)),
+        definitions=Definitions(str(data_dir / "definitions.db")),
+        host=host,
+        port=port,
+        measure=measured(str(data_dir)),
+    )
+    told = _listen_for_signals()
+    await server.start()
+    http = HttpListener(create_app(server.broker, changed=server.turns.begin), host, http_port)
+    try:
+        await http.start()
+        collect_rarely()
+        print(
+            f"leveret: ready on amqp://{host}:{server.port} and http://{host}:{http.port} "
+            f"(version {__version__}, data in {data_dir})",
+            flush=True,
+        )
+        await _until_told(told, server)
+        await http.stop()
+    finally:
+        await server.stop()
+    return server.failure is not None
+
+
+def _listen_for_signals() -> asyncio.Event:
+    """Set when somebody wants it to stop; from before the start on, so that nothing is ever cut short."""
+    told = asyncio.Event()
+    for each in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(each, told.set)
+    return told
+
+
+async def _until_told(told: asyncio.Event, server: Server) -> None:
+    """Until somebody says so, or the server has ended by itself."""
+    waits = [asyncio.create_task(told.wait()), asyncio.create_task(server.ended.wait())]
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    for task in waits:
+        task.cancel()

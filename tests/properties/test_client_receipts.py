@@ -1,0 +1,199 @@
+"""Every receipt is true, whatever a broker and a network do: a simulated broker behind a publisher on paper.
+
+The broker takes messages in order, stores, refuses or chokes on them, and answers when it likes; sessions end
+at any point with answers under way, exchanges come and go, deadlines pass. At the end the books must be in
+order: what is confirmed is stored, what is nacked is not, and what is there twice says so. A seed gives the
+same run each time.
+"""
+
+import asyncio
+import random
+from collections import deque
+
+import pytest
+from pamqp import commands
+
+from leveret.amqp import methods, properties
+from leveret.amqp.events import Settlement
+from leveret.amqp.frames import BODY, HEADER, METHOD
+from leveret.amqp.scanner import ACK, NACK
+from leveret.client.receipt import Receipt, Status
+from tests.amqp.session import frames_in, method_of
+from tests.client.accounts import Books, Found
+from tests.client.paper import PaperSession, Stage, no_exchange
+
+EXCHANGES = ("", "", "x", "y")
+STEPS = 60
+SEEDS = 150
+
+
+class SimulatedBroker:
+    """Reads what was written to a session and has its own pace; what it stored outlives sessions."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self.chance = chance
+        self.stored: list[Found] = []
+        self.bad: set[int] = set()
+        """Sequences of messages that it closes the channel for."""
+        self.full: set[int] = set()
+        """Sequences of messages that it nacks."""
+        self.exchanges = {"", "x", "y"}
+        self._read: deque[tuple[int, str, Found, int]] = deque()
+        self._answers: deque[tuple[int, object]] = deque()
+        self._tags: dict[int, int] = {}
+        self._closed: set[int] = set()
+
+    def read(self, session: PaperSession) -> None:
+        """What has arrived since the last time."""
+        data, session._sent = session._sent, b""
+        session.missing = {"x", "y"} - self.exchanges
+        method, header = b"", b""
+        for kind, channel, payload in frames_in(data):
+            if kind == METHOD:
+                method = payload
+            elif kind == HEADER:
+                header = payload
+            elif kind == BODY:
+                said = properties.decode(header)
+                about = said["headers"]
+                found = Found(str(said["message_id"]), payload, bool(about.get("x-republished")))
+                self._read.append((channel, methods.decode(method).exchange, found, about["x-seq"]))
+
+    def work(self, count: int) -> None:
+        """Takes so many of the messages that have arrived."""
+        for _ in range(min(count, len(self._read))):
+            channel, exchange, found, seq = self._read.popleft()
+            if channel in self._closed:
+                continue
+            tag = self._tags[channel] = self._tags.get(channel, 0) + 1
+            if exchange not in self.exchanges:
+                self._close(channel, no_exchange(exchange))
+            elif seq in self.bad:
+                text = "PRECONDITION_FAILED - it is no good"
+                self._close(channel, method_of(commands.Channel.Close, reply_code=406, reply_text=text))
+            elif seq in self.full:
+                self._answers.append((channel, Settlement(channel, NACK, tag, tag)))
+            else:
+                self.stored.append(found)
+                self._answers.append((channel, Settlement(channel, ACK, tag, tag)))
+
+    def _close(self, channel: int, method: methods.Method) -> None:
+        self._closed.add(channel)
+        self._answers.append((channel, method))
+
+    def answer(self, session: PaperSession, count: int) -> None:
+        """So many answers arrive."""
+        for _ in range(min(count, len(self._answers))):
+            number, answer = self._answers.popleft()
+            channel = session.channels[number - 1]
+            if not isinstance(answer, Settlement):
+                channel.take(answer)
+                continue
+            if answer.kind == ACK and self.chance.random() < 0.5:
+                answer = answer._replace(multiple=True)  # all before it were answered
+            channel.on_settled(answer)
+
+    def forget(self) -> None:
+        """The session is gone, with all that was under way."""
+        self._read.clear()
+        self._answers.clear()
+        self._tags.clear()
+        self._closed.clear()
+
+
+class Run:
+    """One life of a publisher, of random length and luck."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.broker = SimulatedBroker(self.chance)
+        self.books = Books()
+        self.stage = Stage(window=100_000, timeout_s=3600)
+
+    async def live(self) -> None:
+        steps = [self.publish] * 4 + [self.process] * 4 + [self.answer] * 4
+        steps += [self.cut, self.reconnect, self.give_up, self.change_exchanges, self.rest]
+        for _ in range(STEPS):
+            self.chance.choice(steps)()
+            for _ in range(self.chance.choice((0, 1, 2, 8))):
+                await asyncio.sleep(0)
+            self._read()
+        await self.finish()
+
+    def publish(self) -> None:
+        for _ in range(self.chance.randint(1, 6)):
+            body = b"%d" % len(self.books.entries)
+            receipt = self.stage.publisher.send(body, exchange=self.chance.choice(EXCHANGES))
+            luck = self.chance.random()
+            if luck < 0.08:
+                self.broker.bad.add(receipt.seq)
+            elif luck < 0.14:
+                self.broker.full.add(receipt.seq)
+            self.books.enter(receipt, body)
+
+    def process(self) -> None:
+        self._read()
+        self.broker.work(self.chance.randint(1, 8))
+
+    def answer(self) -> None:
+        if self.stage.connection.session is not None:
+            self.broker.answer(self.stage.session, self.chance.randint(1, 8))
+
+    def cut(self) -> None:
+        if self.stage.connection.session is not None:
+            self._read()
+            self.broker.work(self.chance.randint(0, 8))
+            self.stage.connection.lose()
+            self.broker.forget()
+
+    def reconnect(self) -> None:
+        if self.stage.connection.session is None:
+            self.stage.connection.come_back()
+
+    def give_up(self) -> None:
+        """The deadline of one of those that are open is over."""
+        receipts: list[Receipt] = self.stage.publisher.unconfirmed()
+        if receipts:
+            self.chance.choice(receipts).deadline_s = 0.0
+            self.stage.publisher._sweep()
+
+    def change_exchanges(self) -> None:
+        self.broker.exchanges ^= {self.chance.choice(("x", "y"))}
+
+    def rest(self) -> None:
+        self.process()
+        self.answer()
+
+    def _read(self) -> None:
+        if self.stage.connection.session is not None:
+            self.broker.read(self.stage.session)
+
+    async def finish(self) -> None:
+        """Everything works again, for as long as there is something to do."""
+        self.broker.exchanges = {"", "x", "y"}
+        self.reconnect()
+        for _ in range(2000):
+            await self.stage.settle_down()
+            self._read()
+            self.broker.work(1000)
+            self.broker.answer(self.stage.session, 1000)
+            if not self.stage.publisher.unconfirmed():
+                return
+        raise AssertionError(f"never ends: {self.stage.publisher.unconfirmed()[:5]}")
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_every_receipt_is_true(seed: int) -> None:
+    async def live() -> Run:
+        run = Run(seed)
+        await run.live()
+        await run.stage.publisher.close()
+        return run
+
+    run = asyncio.run(live())
+    assert run.books.wrong(run.broker.stored) == []
+    for receipt, _ in run.books.entries:
+        bad = receipt.seq in run.broker.bad or receipt.seq in run.broker.full
+        assert not (bad and receipt.status is Status.CONFIRMED)
+        assert receipt.status in (Status.CONFIRMED, Status.NACKED, Status.LOST)
+        assert receipt.status is not Status.LOST or receipt.cause is not None
