@@ -12,6 +12,7 @@ import pytest
 from leveret.testing.broker import Broker
 from tests.cli.command import finished, leveret, started
 from tests.cli.queues import bodies, declare, depth, take_all, wait_until_depth
+from tests.client.stage import alarm
 
 ALL_CONFIRMED = {"returned": 0, "nacked": 0, "lost": 0, "unsent": 0, "interrupted": False}
 
@@ -347,18 +348,17 @@ def test_a_broker_that_does_not_come_back_is_given_up_and_everything_is_accounte
 def test_a_broker_that_takes_nothing_for_a_while_is_waited_for():
     with Broker() as broker:
         declare(broker.url, "q")
-        alarm = broker.server.broker.set_alarm
         process = started("publish", "-q", "q", "--json", url=broker.url)
         assert process.stdin is not None
         assert process.stderr is not None
         process.stdin.write(b"1\n")
         process.stdin.flush()
         broker.wait_until_depth("q", 1)
-        broker.call(lambda: alarm("memory", on=True))
+        alarm(broker, on=True)
         process.stdin.write(b"2\n")
         process.stdin.flush()
         assert b"the broker is blocked" in process.stderr.readline()
-        broker.call(lambda: alarm("memory", on=False))
+        alarm(broker, on=False)
         ran = finished(process)
         assert (ran.code, ran.result["confirmed"], broker.depth("q")) == (0, 2, 2)
 

@@ -42,8 +42,12 @@ def test_a_terminal_shows_a_bar_and_stdout_is_untouched(leveret_url: str, fresh:
     assert "unconfirmed" in seen
     assert "leveret: 100 confirmed" in seen
 
-    code, out, seen = seen_on_a_terminal("consume", queue, "--idle", 0.5, url=leveret_url)
+    words = ("consume", queue, "--count", 100)
+    code, out, seen = seen_on_a_terminal(*words, "--peek", url=leveret_url)
     assert (code, out.split()) == (0, HUNDRED)
+    assert "consuming" not in seen, "it would stand among the lines, if a pipe ends on the terminal"
+    code, out, seen = seen_on_a_terminal(*words, "--output", "/dev/null", url=leveret_url)
+    assert (code, out) == (0, b"")
     assert "consuming" in seen
     assert "leveret: 100 messages consumed" in seen
 
@@ -70,7 +74,7 @@ def test_a_result_for_programs_is_one_object_and_nothing_else(leveret_url: str, 
     for words in (
         ("publish", "-q", queue),
         ("redrive", queue),
-        ("consume", queue, "--output", "/dev/null", "--idle", "0.3"),
+        ("consume", queue, "--output", "/dev/null", "--count", "1"),
     ):
         ran = leveret(*words, "--json", url=leveret_url)
         assert isinstance(ran.result, dict)

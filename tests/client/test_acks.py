@@ -123,6 +123,8 @@ def test_every_tag_is_settled_once_as_told_and_none_before_it_is_done(history: l
             assert done_tags.issuperset(session.acked)
             assert done_tags.issuperset(tag for tag, _ in session.nacked)
         await asyncio.sleep(0)
+        assert len(ledger._gone) + len(ledger._acked) <= tag - ledger._low + 1  # nothing is kept for ever
+        assert ledger._low == min((each.tag for each in in_hand), default=tag + 1)
         assert session.outstanding == {each.tag for each in in_hand}
         assert sorted(session.acked) == sorted(tag for tag, what in told.items() if what == "ack")
         assert sorted(session.nacked) == sorted(
@@ -166,6 +168,11 @@ async def test_what_is_done_above_a_hole_is_acked_by_itself_and_the_hole_later()
     ledger.ack(two)
     await asyncio.sleep(0)
     assert session.acked == [1, 3, 4, 2]
+    frames = session.frames
+    for tag in range(5, 105):
+        ledger.ack(delivery(ledger, tag))
+    await asyncio.sleep(0)
+    assert session.frames == frames + 1  # no hole any more: all of them in one
 
 
 @on_a_loop

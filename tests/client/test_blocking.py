@@ -416,6 +416,6 @@ def test_a_publish_whose_connection_is_cut_is_published_again(amqp_url: str, fre
         fault = proxy.plan(CONFIRM)
         with connection.publisher() as publisher:
             receipt = publisher.publish(b"x", queue)
-        assert fault.wait(0)
+        assert fault.wait()
     assert (receipt.confirmed, receipt.attempts) == (True, 2)
     assert set(bodies(amqp_url, queue)) == {b"x"}

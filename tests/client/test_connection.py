@@ -377,7 +377,7 @@ def test_one_tenant_too_many_harms_none_of_the_others() -> None:
             assert (await one.publish(b"", "nowhere")).returned
             assert (await two.publish(b"", "nowhere")).returned
             async with Publisher(connection, timeout_s=0.2) as three:
-                with pytest.raises(NotConnected):
+                with pytest.raises(ClientError, match="all 2 channels"):
                     await three.publish(b"", "nowhere")
                 assert (await one.publish(b"", "nowhere")).returned
             assert connection.sessions == 1

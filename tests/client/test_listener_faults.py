@@ -23,7 +23,6 @@ from tests.client.listening import (
     fill,
     on_a_loop,
     ready,
-    taken,
     until_ready,
     until_true,
 )
@@ -57,6 +56,7 @@ OPENING = {
 }
 DELIVERING = {"deliver": DELIVER, "header": DELIVERED_HEADER, "body": DELIVERED_BODY}
 COUNT = 60
+END = b"the end"
 
 
 @pytest.fixture
@@ -92,6 +92,22 @@ def numbers(count: int) -> list[bytes]:
     return [b"%d" % number for number in range(count)]
 
 
+async def finish(url: str, queue: str, processed: Processed) -> None:
+    """Processes what came back at the end, because an ack was lost: when the last message is out, all are."""
+    app, ended = application(url), Notes()
+
+    @app.listener(queue)
+    async def take(delivery: Delivery) -> None:
+        if delivery.body == END:
+            ended.append(END)
+        else:
+            processed.enter(delivery)
+
+    async with app:
+        await fill(app.publisher, queue, [END])
+        await ended.reach(1)
+
+
 async def consumed_through(
     proxy: Proxy, url: str, queue: str, *, heartbeat_s: int = 0, **terms: Any
 ) -> tuple[Processed, Watch]:
@@ -109,6 +125,7 @@ async def consumed_through(
     async with app:
         await processed.all_of(set(numbers(COUNT)))
         await until_true(lambda: app.health().ok, "it is well again")
+    await finish(url, queue, processed)
     return processed, watch
 
 
@@ -129,7 +146,7 @@ async def test_a_connection_that_dies_while_consuming_begins_costs_nothing(
 
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("where", WHERE)
-@pytest.mark.parametrize("number", [1, 10, 11, COUNT])
+@pytest.mark.parametrize("number", [1, 11, COUNT])
 @pytest.mark.parametrize("name", DELIVERING)
 @on_a_loop
 async def test_a_connection_that_dies_in_a_delivery(
@@ -145,7 +162,7 @@ async def test_a_connection_that_dies_in_a_delivery(
 
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("where", WHERE)
-@pytest.mark.parametrize("number", [1, 2, 5])
+@pytest.mark.parametrize("number", [1, 5])
 @pytest.mark.parametrize("concurrency", [1, 7])
 @on_a_loop
 async def test_a_connection_that_dies_in_an_ack(
@@ -179,8 +196,7 @@ async def test_a_connection_that_dies_in_a_nack(
     async with app:
         await fill(app.publisher, queue, numbers(COUNT))
         await processed.until(lambda notes: len({body for body, _ in notes}) == COUNT, "each")
-        await until_ready(amqp_url, queue, 0)
-        await until_true(lambda: not app.health().listeners[0].in_hand, "nothing is in hand")
+    await finish(amqp_url, queue, processed)
     assert fault.happened.is_set()
     assert processed.wrong(set(numbers(COUNT))) == []
     assert await ready(amqp_url, queue) == 0
@@ -275,6 +291,32 @@ async def test_a_nack_a_reject_and_a_retry_from_before_a_reconnect_harm_nobody(
 
 
 @on_a_loop
+async def test_what_waited_for_a_worker_at_a_cut_is_processed_once(
+    amqp_url: str, proxy: Proxy, fresh: Fresh
+) -> None:
+    """It comes again, so what came before is not processed any more; only what was in hand is there twice."""
+    queue, calls, go = fresh(), Notes(), asyncio.Event()
+    app = application(proxy.url, queue)
+
+    @app.listener(queue, prefetch=10)
+    async def take(delivery: Delivery) -> None:
+        calls.append((delivery.body, delivery.redelivered))
+        await go.wait()
+
+    async with app:
+        await fill(app.publisher, queue, numbers(10))
+        await until_true(lambda: app.health().listeners[0].waiting == 9, "nine wait")
+        proxy.cut()
+        await until_true(lambda: app.health().ok, "it is back")
+        await until_true(lambda: app.health().listeners[0].waiting >= 10, "they have come again")
+        go.set()
+        await calls.reach(11)
+    assert calls[0] == (b"0", False)
+    assert sorted(calls[1:]) == [(body, True) for body in sorted(numbers(10))]
+    assert await ready(amqp_url, queue) == 0
+
+
+@on_a_loop
 async def test_what_waits_for_a_stateless_retry_comes_again_after_a_reconnect(
     amqp_url: str, proxy: Proxy, fresh: Fresh
 ) -> None:
@@ -331,11 +373,10 @@ async def under_load(url: str, queue: Queue, happening: Callable[[], None], **te
             await asyncio.sleep(0.01)
         await load
         await succeeded.until(lambda notes: len(set(notes)) == published, f"success for each of {published}")
-        await until_ready(url, queue.name, 0)
-        await until_true(lambda: not app.health().listeners[0].in_hand, "nothing is in hand")
+    await finish(url, queue.name, processed)
     assert processed.wrong(set(numbers(published))) == []
-    left = {body for body, _ in await taken(url, queue.name)}
-    assert not left or ("retry" in terms and left <= set(succeeded))  # copies of what was cut off in between
+    if "retry" not in terms:  # copies of what was cut off on its way may still wait for their time
+        assert await ready(url, queue.name) == 0
 
 
 TERMS: dict[str, dict[str, Any]] = {

@@ -17,7 +17,7 @@ from leveret.amqp import methods, properties
 from leveret.amqp.events import Settlement
 from leveret.amqp.frames import BODY, HEADER, METHOD
 from leveret.amqp.scanner import ACK, NACK
-from leveret.client.receipt import Receipt, Status
+from leveret.client.receipt import Status
 from tests.amqp.session import frames_in, method_of
 from tests.client.accounts import Books, Found
 from tests.client.paper import PaperSession, Stage, no_exchange
@@ -40,6 +40,8 @@ class SimulatedBroker:
         self.exchanges = {"", "x", "y"}
         self._read: deque[tuple[int, str, Found, int]] = deque()
         self._answers: deque[tuple[int, object]] = deque()
+        self._slow: list[Settlement] = []
+        """Confirms that wait for a disk; none is sent on a channel that is closed."""
         self._tags: dict[int, int] = {}
         self._closed: set[int] = set()
 
@@ -75,10 +77,23 @@ class SimulatedBroker:
                 self._answers.append((channel, Settlement(channel, NACK, tag, tag)))
             else:
                 self.stored.append(found)
-                self._answers.append((channel, Settlement(channel, ACK, tag, tag)))
+                self._confirm(Settlement(channel, ACK, tag, tag))
+
+    def _confirm(self, ack: Settlement) -> None:
+        if self.chance.random() < 0.3:
+            self._slow.append(ack)
+        else:
+            all_before = not self._slow and self.chance.random() < 0.5
+            self._answers.append((ack.channel, ack._replace(multiple=all_before)))
+
+    def sync(self) -> None:
+        """What waited for the disk is confirmed."""
+        self._answers.extend((ack.channel, ack) for ack in self._slow)
+        self._slow.clear()
 
     def _close(self, channel: int, method: methods.Method) -> None:
         self._closed.add(channel)
+        self._slow = [ack for ack in self._slow if ack.channel != channel]
         self._answers.append((channel, method))
 
     def answer(self, session: PaperSession, count: int) -> None:
@@ -86,17 +101,16 @@ class SimulatedBroker:
         for _ in range(min(count, len(self._answers))):
             number, answer = self._answers.popleft()
             channel = session.channels[number - 1]
-            if not isinstance(answer, Settlement):
+            if isinstance(answer, Settlement):
+                channel.on_settled(answer)
+            else:
                 channel.take(answer)
-                continue
-            if answer.kind == ACK and self.chance.random() < 0.5:
-                answer = answer._replace(multiple=True)  # all before it were answered
-            channel.on_settled(answer)
 
     def forget(self) -> None:
         """The session is gone, with all that was under way."""
         self._read.clear()
         self._answers.clear()
+        self._slow.clear()
         self._tags.clear()
         self._closed.clear()
 
@@ -112,7 +126,7 @@ class Run:
 
     async def live(self) -> None:
         steps = [self.publish] * 4 + [self.process] * 4 + [self.answer] * 4
-        steps += [self.cut, self.reconnect, self.give_up, self.change_exchanges, self.rest]
+        steps += [self.cut, self.reconnect, self.give_up, self.change_exchanges, self.sync]
         for _ in range(STEPS):
             self.chance.choice(steps)()
             for _ in range(self.chance.choice((0, 1, 2, 8))):
@@ -151,18 +165,18 @@ class Run:
             self.stage.connection.come_back()
 
     def give_up(self) -> None:
-        """The deadline of one of those that are open is over."""
-        receipts: list[Receipt] = self.stage.publisher.unconfirmed()
-        if receipts:
-            self.chance.choice(receipts).deadline_s = 0.0
-            self.stage.publisher._sweep()
+        """The deadlines of some of those that are open are over."""
+        share = self.chance.choice((0.1, 0.9))
+        for receipt in self.stage.publisher.unconfirmed():
+            if self.chance.random() < share:
+                receipt.deadline_s = 0.0
+        self.stage.publisher._sweep()
 
     def change_exchanges(self) -> None:
         self.broker.exchanges ^= {self.chance.choice(("x", "y"))}
 
-    def rest(self) -> None:
-        self.process()
-        self.answer()
+    def sync(self) -> None:
+        self.broker.sync()
 
     def _read(self) -> None:
         if self.stage.connection.session is not None:
@@ -176,6 +190,7 @@ class Run:
             await self.stage.settle_down()
             self._read()
             self.broker.work(1000)
+            self.broker.sync()
             self.broker.answer(self.stage.session, 1000)
             if not self.stage.publisher.unconfirmed():
                 return

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from enum import StrEnum
 from pathlib import Path
+from stat import S_ISREG
 from typing import Annotated, Final, TypeAlias
 
 import typer
@@ -113,7 +114,7 @@ def consume(
         async with connected(url, timeout_s=connect_timeout, name="leveret consume") as connection:
             expected = await queue_depth(connection, queue)
             opened = await background.call(lambda: _opened(output, form))
-            visible = output is not None or not os.isatty(_STDOUT)
+            visible = output is not None or S_ISREG(os.fstat(_STDOUT).st_mode)  # not where lines go
             consuming = Consuming(
                 screen, interruption, background, opened, wish, expected=expected, visible=visible
             )

@@ -21,6 +21,8 @@ from leveret.client.consumer import Consumer
 
 BATCH: Final = 500
 """So many are written and synced together."""
+_LOOK_S: Final = 0.5
+"""While nothing comes, it is looked so often whether anything can."""
 _GRACE_S: Final = 5.0
 """A write that is under way when somebody wants to stop may take so long."""
 
@@ -107,24 +109,26 @@ class Consuming:
 
     async def _next(self, consumer: Consumer) -> Delivery | None:
         """The next one; None if it is enough. Time in which nothing could come does not count as idle."""
-        clock_s = asyncio.get_running_loop().time
-        asked, idle_s = self._interruption.asked, self._wish.idle_s
-        away_since_s: float | None = None
+        asked, limit_s = self._interruption.asked, self._wish.idle_s
+        idle_s = away_s = 0.0
         while True:
-            delivery = await unless(asked, consumer.take(idle_s))
+            step_s = _LOOK_S if limit_s is None else min(_LOOK_S, limit_s - idle_s)
+            delivery = await unless(asked, consumer.take(step_s))
             if delivery is not None or asked.is_set():
                 return delivery
             if consumer.consuming:
-                if idle_s is not None and away_since_s is None:
+                idle_s, away_s = idle_s + step_s, 0.0
+                if limit_s is not None and idle_s >= limit_s:
                     return None
-                away_since_s = None
-                continue
-            if away_since_s is None:
-                away_since_s = clock_s()
-            error = consumer.error
-            gone = isinstance(error, ChannelClosed) or clock_s() - away_since_s > self._wish.timeout_s
-            if gone and idle_s is not None and error is not None:
-                raise error
+            else:
+                idle_s, away_s = 0.0, away_s + step_s
+                self._give_up(consumer.error, away_s)
+
+    def _give_up(self, error: ClientError | None, away_s: float) -> None:
+        """Raises why nothing comes, if that will not change, or took too long; but who follows, waits."""
+        over = isinstance(error, ChannelClosed) or away_s >= self._wish.timeout_s
+        if over and error is not None and self._wish.idle_s is not None:
+            raise error
 
     async def _write(self, deliveries: Sequence[Delivery]) -> None:
         writing = asyncio.ensure_future(self._background.call(lambda: self._output.write(deliveries)))

@@ -91,18 +91,24 @@ class Consumer:
         """The next delivery; None if none comes in time, or at the end: the consumer or its connection is
         closed."""
         try:
+            if (delivery := self._next()) is not None:
+                return delivery
             async with asyncio.timeout(timeout_s):
-                while True:
-                    while self._ready:
-                        delivery = self._ready.popleft()
-                        if delivery.ledger.alive:  # otherwise the broker delivers it again
-                            return delivery
-                    if self._stopped:
-                        return None
+                while not self._stopped:
                     self._came.clear()
                     await self._came.wait()
+                    if (delivery := self._next()) is not None:
+                        return delivery
         except TimeoutError:
-            return None
+            pass
+        return None
+
+    def _next(self) -> Delivery | None:
+        while self._ready:
+            delivery = self._ready.popleft()
+            if delivery.ledger.alive:  # otherwise the broker delivers it again
+                return delivery
+        return None
 
     async def __aiter__(self) -> AsyncIterator[Delivery]:
         while (delivery := await self.take()) is not None:

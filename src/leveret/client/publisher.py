@@ -141,7 +141,7 @@ class Publisher:
         limit_s = self._timeout_s if timeout_s is None else timeout_s
         message = Message(body, routing_key, exchange, mandatory, seq, on_confirm, said)
         started_s = asyncio.get_running_loop().time()
-        if self._free() <= 0 or self._rooms:
+        if self._must_wait():
             await self.room(limit_s)
             limit_s -= self._loop.time() - started_s
         receipt = self._accept(message, limit_s)
@@ -180,7 +180,7 @@ class Publisher:
         receipts: list[Receipt] = []
         try:
             async for message in _each(messages):
-                if self._free() <= 0 or self._rooms:
+                if self._must_wait():
                     await self.room(limit_s)
                 receipts.append(self._accept(message, limit_s))
         except Exception as error:
@@ -196,7 +196,7 @@ class Publisher:
 
         The place is the caller's until it waits for something else.
         """
-        if self._free() > 0 and not self._rooms:
+        if not self._must_wait():
             return
         limit_s = self._timeout_s if timeout_s is None else timeout_s
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -348,6 +348,10 @@ class Publisher:
     def _free(self) -> int:
         """Places of the window that anybody may take."""
         return self._window - self._open - self._promised
+
+    def _must_wait(self) -> bool:
+        """Nobody overtakes those who wait for a place, or were promised one."""
+        return self._free() <= 0 or bool(self._rooms) or self._promised > 0
 
     def _make_room(self) -> None:
         """Places that are free go to those who wait, in turn."""

@@ -23,6 +23,7 @@ from leveret.client.connection import Connection
 from leveret.client.copies import copy_of
 from leveret.client.delivery import ATTEMPTS, Delivery, Source
 from leveret.client.publisher import Publisher
+from leveret.client.receipt import Receipt
 from leveret.client.recoverers import CAUSE_HEADERS, ORIGINAL_QUEUE
 
 _ROUND: Final = 100
@@ -93,6 +94,8 @@ class _Move:
         self._ledger = Ledger(channel, stale=lambda delivery: None)
         self._origin = Source(self._ledger, source, Codecs())
         self.progress = progress
+        self._homeless: Receipt | None = None
+        """Of the first message whose queue is not there: the others are moved before that is said."""
 
     async def run(
         self,
@@ -108,13 +111,15 @@ class _Move:
             before = progress.moved
             try:
                 if not await self._round(wanted):
-                    return
+                    break
             finally:
                 if on_progress is not None:
                     on_progress(progress)
             if rate_per_s is not None and self._wanted(limit, round_size):
                 due_s = started_s + (progress.moved - before) / rate_per_s
                 await asyncio.sleep(max(0.0, due_s - clock_s()))
+        if self._homeless is not None:
+            self._homeless.check()
 
     def _wanted(self, limit: int | None, round_size: int) -> int:
         """How many to fetch next."""
@@ -135,9 +140,13 @@ class _Move:
             if receipt.confirmed:
                 await delivery.ack()
                 self.progress.moved += 1
+            elif receipt.returned:
+                self.progress.kept += 1
+                self._homeless = self._homeless or receipt
         self._ledger.flush()
         for receipt in receipts:
-            receipt.check()
+            if not receipt.returned:
+                receipt.check()
         return bool(fetched)
 
     def _place(self, delivery: Delivery) -> str | None:

@@ -45,6 +45,8 @@ _PRECONDITION_FAILED: Final = 406
 _EXCHANGE: Final = re.compile(r"exchange '(.*?)' in vhost")
 _FRAME_MAX: Final = 131_072
 _SMALL_BYTES: Final = 4000
+_MARK_BYTES: Final = 32
+"""Room for the mark of what is sent again."""
 
 
 class Sender:
@@ -103,7 +105,7 @@ class Sender:
         if len(header) <= _SMALL_BYTES:
             return
         frame_max = self._channel.session.frame_max if self._channel is not None else _FRAME_MAX
-        if frame_max and len(header) > frame_max - OVERHEAD_BYTES:
+        if frame_max and len(header) > frame_max - OVERHEAD_BYTES - _MARK_BYTES:
             raise ValueError(
                 f"the properties take {len(header)} bytes, but a frame holds {frame_max} at most"
             )
