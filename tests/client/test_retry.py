@@ -193,6 +193,24 @@ async def test_what_waits_for_its_retry_holds_no_place_of_the_prefetch(
 
 
 @on_a_loop
+async def test_an_exclusive_listener_is_not_held_up_by_what_waits_either(amqp_url: str, fresh: Fresh) -> None:
+    """No consumer may be added beside it, so even its stateless retries wait in the broker."""
+    queue, calls = fresh(), Notes()
+    app = application(amqp_url, queue)
+
+    @app.listener(queue, prefetch=1, exclusive=True, retry=Retry(2, initial_s=30, stateful=False))
+    async def take(body: bytes) -> None:
+        calls.append(body)
+        if body == b"bad":
+            raise Flaky
+
+    async with app:
+        await fill(app.publisher, queue, [b"bad", b"good"])
+        await calls.reach(2)
+    assert calls == [b"bad", b"good"]
+
+
+@on_a_loop
 async def test_a_stateless_retry_waits_unacked_and_a_stop_gives_it_back(amqp_url: str, fresh: Fresh) -> None:
     queue, calls = fresh(), Notes()
     app = application(amqp_url, queue)

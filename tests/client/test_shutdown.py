@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from leveret.client import Batch, ClientError, Delivery, Retry, listener
+from leveret.client import App, Batch, ClientError, Delivery, Retry, listener
 from leveret.testing.broker import Broker
 from tests.client.listening import Notes, Watch, application, fill, on_a_loop, ready, taken, until_true
 
@@ -223,6 +223,33 @@ async def test_a_failure_at_the_last_moment_is_still_retried(amqp_url: str, fres
     async with listening():
         await calls.reach(2)
     assert calls == [1, 2]
+    assert await ready(amqp_url, queue) == 0
+
+
+@on_a_loop
+async def test_what_only_waited_at_a_stop_has_not_used_up_an_attempt(amqp_url: str, fresh: Fresh) -> None:
+    """Otherwise a few deployments would send a message to the recoverer that was never tried."""
+    queue, calls = fresh(), Notes()
+
+    def listening(*, blocks: bool) -> App:
+        app = application(amqp_url, queue, grace_s=0)
+
+        @app.listener(queue)
+        async def take(delivery: Delivery) -> None:
+            calls.append((delivery.body, delivery.attempt))
+            if blocks:
+                await asyncio.Event().wait()
+
+        return app
+
+    for number in range(3):
+        async with (app := listening(blocks=True)):
+            if not number:
+                await fill(app.publisher, queue, [b"first", b"second"])
+            await until_true(lambda app=app: app.health().listeners[0].waiting == 1, "the second waits")
+    async with listening(blocks=False):
+        await calls.reach(5)
+    assert calls[-1] == (b"second", 1)
     assert await ready(amqp_url, queue) == 0
 
 

@@ -24,7 +24,8 @@ from tests.client.paper import PaperSession, Stage, no_exchange
 
 EXCHANGES = ("", "", "x", "y")
 STEPS = 60
-SEEDS = 150
+SEEDS = (*range(150), 250, 1837, 2057, 2520, 2742, 3160, 3514, 3839)
+"""The last ones blame a stored message if the sender forgets what it gave up on a channel."""
 
 
 class SimulatedBroker:
@@ -197,7 +198,7 @@ class Run:
         raise AssertionError(f"never ends: {self.stage.publisher.unconfirmed()[:5]}")
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_every_receipt_is_true(seed: int) -> None:
     async def live() -> Run:
         run = Run(seed)

@@ -28,12 +28,15 @@ class Retry:
     """
 
     max_attempts: int = 5
-    """Calls of the handler in all, the first included."""
+    """Calls of the handler in all, the first included. Leveret and quorum queues count deliveries: one that
+    was lost with its connection counts, because nobody can say whether its handler had begun."""
     initial_s: float = 1.0
     multiplier: float = 2.0
     max_s: float = 60.0
     jitter: float = 0.1
     stateful: bool = True
+    """Through the broker. In place, on a queue with a single active consumer, a message keeps its place of
+    the prefetch while it waits: no further consumer could take others."""
     per: Mapping[type[BaseException], Retry] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
