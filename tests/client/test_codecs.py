@@ -21,10 +21,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leveret.client import codecs
-from leveret.client.codecs import Codecs, Encoded, convert, decode, encode
+from leveret.client.codecs import Codecs, Encoded
 from leveret.client.errors import ConversionError
 
 JSON, MSGPACK = "application/json", "application/msgpack"
+DEFAULT = Codecs()
+encode, decode, convert = DEFAULT.encode, DEFAULT.decode, DEFAULT.convert
 
 
 @dataclass

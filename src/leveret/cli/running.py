@@ -18,11 +18,11 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import typer
-from pamqp import commands
 
-from leveret.amqp.methods import Method, make
 from leveret.cli.screen import Screen
 from leveret.client import ChannelClosed, ClientError, Connection, Topology
+from leveret.client.channel import Channel
+from leveret.client.questions import depth, is_there_an_exchange
 
 _T = TypeVar("_T")
 _NOT_FOUND = 404
@@ -107,46 +107,26 @@ async def connected(
 
 async def queue_depth(connection: Connection, queue: str, *, hint: str = "") -> int:
     """How many messages are ready in the queue; an error if there is no such queue."""
-    look = make(
-        commands.Queue.Declare,
-        ticket=0,
-        queue=queue,
-        passive=True,
-        durable=False,
-        exclusive=False,
-        auto_delete=False,
-        nowait=False,
-        arguments={},
-    )
-    found = await _ask(connection, look, missing=ClientError(f"there is no queue '{queue}'", hint=hint))
-    assert isinstance(found, commands.Queue.DeclareOk)
-    return found.message_count or 0
+    missing = ClientError(f"there is no queue '{queue}'", hint=hint)
+    return await _asked(connection, lambda channel: depth(channel, queue), missing=missing)
 
 
 async def require_exchange(connection: Connection, exchange: str) -> None:
     """An error if there is no such exchange."""
-    look = make(
-        commands.Exchange.Declare,
-        ticket=0,
-        exchange=exchange,
-        exchange_type="direct",
-        passive=True,
-        durable=False,
-        auto_delete=False,
-        internal=False,
-        nowait=False,
-        arguments={},
-    )
-    await _ask(connection, look, missing=ClientError(f"there is no exchange '{exchange}'"))
+    missing = ClientError(f"there is no exchange '{exchange}'")
+    question = is_there_an_exchange(exchange)
+    await _asked(connection, lambda channel: channel.call(question), missing=missing)
 
 
-async def _ask(connection: Connection, method: Method, *, missing: ClientError) -> Method:
+async def _asked(
+    connection: Connection, question: Callable[[Channel], Awaitable[_T]], *, missing: ClientError
+) -> _T:
     """On a channel of its own, because a broker that says no closes it."""
     session = await connection.connected(_CHECK_S)
     channel = await session.open_channel()
     try:
         async with asyncio.timeout(_CHECK_S):
-            return await channel.call(method)
+            return await question(channel)
     except ChannelClosed as error:
         raise missing if error.code == _NOT_FOUND else error from error
     except TimeoutError as error:

@@ -36,12 +36,12 @@ class Ledger:
         self._channel = channel
         self._stale = stale
         self._no_ack = no_ack
-        self._low = 1
-        """The lowest tag that is not settled."""
+        self._open: set[int] = set()
+        """Tags that are not settled: no more than the broker may send unacked."""
+        self._low = self._next = 1
+        """Below the first all are settled, below the second all have come."""
         self._acked: set[int] = set()
         """Done, and not yet said."""
-        self._gone: set[int] = set()
-        """Settled, and said, above the lowest."""
         self._due = False
 
     @property
@@ -51,6 +51,12 @@ class Ledger:
     @property
     def alive(self) -> bool:
         return self._channel.open
+
+    def came(self, tag: int) -> None:
+        """There is a delivery with this tag."""
+        if not self._no_ack:
+            self._open.add(tag)
+            self._next = tag + 1
 
     def settle(self, delivery: Delivery, decision: Decision) -> Settled:
         if decision is Decision.ACK:
@@ -70,17 +76,11 @@ class Ledger:
         bits = _REQUEUE if requeue else 0
         number = self._channel.number
         self._channel.session.send(_NACK_FRAME.pack(1, number, 13, 60, _NACK, delivery.tag, bits, END))
-        self._gone.add(delivery.tag)
-        self._flush_soon()
         return Settled.SENT
 
     def settled_otherwise(self, delivery: Delivery) -> Settled:
         """The delivery goes back by other means than a nack: it is only crossed off here."""
-        if (wrong := self._taken(delivery)) is not None:
-            return wrong
-        self._gone.add(delivery.tag)
-        self._flush_soon()
-        return Settled.SENT
+        return self._taken(delivery) or Settled.SENT
 
     def _taken(self, delivery: Delivery) -> Settled | None:
         """Marks it as settled; says why it can't be, if it can't."""
@@ -95,6 +95,7 @@ class Ledger:
         if not self._channel.open:
             self._stale(delivery)
             return Settled.STALE
+        self._open.discard(delivery.tag)
         return None
 
     def _flush_soon(self) -> None:
@@ -107,25 +108,17 @@ class Ledger:
         self._due = False
         if not self._channel.open:
             return
-        acked, gone = self._acked, self._gone
-        low, through = self._low, 0
-        while True:
-            if low in acked:
-                acked.discard(low)
-                through = low
-            elif low in gone:
-                gone.discard(low)
-            else:
-                break
+        low, opened = self._low, self._open
+        while low < self._next and low not in opened:
             low += 1
         self._low = low
+        through = max((tag for tag in self._acked if tag < low), default=0)
         number = self._channel.number
         pieces = []
         if through:
             pieces.append(_FRAME.pack(1, number, 13, 60, _ACK, through, True, END))
-        if acked:
-            pieces += (_FRAME.pack(1, number, 13, 60, _ACK, tag, False, END) for tag in sorted(acked))
-            gone |= acked
-            acked.clear()
+        above = sorted(tag for tag in self._acked if tag > low) if len(self._acked) > 1 or not through else ()
+        pieces += (_FRAME.pack(1, number, 13, 60, _ACK, tag, False, END) for tag in above)
+        self._acked.clear()
         if pieces:
             self._channel.session.send(b"".join(pieces))

@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from leveret.amqp.tables import Value
+from leveret.client.blocking import BlockingPublisher, Bridge
 from leveret.client.codecs import Codecs
 from leveret.client.connection import Connection
 from leveret.client.ensured import EnsuredQueues
@@ -88,6 +89,7 @@ class App:
         self._connections: list[Connection] = []
         self._publisher: Publisher | None = None
         self._running = False
+        self._loop: asyncio.AbstractEventLoop | None = None
         self.listeners: list[Listener] = []
 
     def listener(
@@ -109,16 +111,20 @@ class App:
         """Makes a function the handler of a queue; see `Terms` for the arguments."""
         if self._running:
             raise ClientError("the application runs", hint="register listeners before it is started")
+        if ack == "none" and (retry or recoverer):
+            raise ValueError("with ack='none' a message is gone when it is delivered: nothing can be retried")
+        if ack != "none":
+            retry, recoverer = retry or self._retry, recoverer or self._recoverer
         terms = Terms(
             ack=ack,
             prefetch=prefetch,
             concurrency=concurrency,
-            retry=retry or self._retry,
+            retry=retry,
             timeout_s=timeout_s,
             ack_timeout_s=ack_timeout_s,
             idempotence=idempotence,
             batch=batch,
-            **({"recoverer": found} if (found := recoverer or self._recoverer) else {}),
+            **({"recoverer": recoverer} if recoverer else {}),
         )
         subscription = Subscription(queue, prefetch, ack == "none", exclusive, arguments or {})
 
@@ -132,6 +138,12 @@ class App:
         return register
 
     @property
+    def blocking_publisher(self) -> BlockingPublisher:
+        """The same for handlers that are plain functions: its methods wait."""
+        assert self._loop is not None
+        return BlockingPublisher(Bridge(self._loop), self.publisher)
+
+    @property
     def publisher(self) -> Publisher:
         """One with confirms, for handlers; the application must run."""
         if self._publisher is None:
@@ -141,6 +153,7 @@ class App:
     async def start(self) -> None:
         """Connects, declares the topology, and starts to consume; fails if the broker refuses."""
         self._running = True
+        self._loop = asyncio.get_running_loop()
         try:
             shared = await self._connect("consuming", self._topology)
             publishing = await self._connect("publishing", self._topology and self._topology.shared())
@@ -148,6 +161,7 @@ class App:
             self._publisher.start()
             queues = EnsuredQueues(publishing, timeout_s=_DECLARE_S)
             for subscription, handler, terms in self._wanted:
+                self._check_exclusive(subscription)
                 connection = await self._connect("consuming") if subscription.no_ack else shared
                 listener = Listener(
                     connection,
@@ -164,6 +178,12 @@ class App:
         except BaseException:
             await self.stop()
             raise
+
+    def _check_exclusive(self, subscription: Subscription) -> None:
+        name = subscription.queue
+        if subscription.no_ack and self._topology and name in self._topology.exclusive():
+            sentence = f"queue '{name}' is exclusive, and a listener without acks has a connection of its own"
+            raise ClientError(sentence, hint="consume it with acks")
 
     async def _connect(self, what: str, topology: Topology | None = None) -> Connection:
         name = str(self._options["name"])

@@ -6,8 +6,9 @@
         for delivery in connection.consume("orders", idle_s=1):
             delivery.ack()
 
-Each connection has an event loop in a thread of its own, where the asynchronous toolkit works; here is only
-the way there and back. Its methods may be called from any thread. Make it after a fork, not before.
+Each connection has an event loop in a thread of its own, where the asynchronous toolkit works; a `Bridge`
+is the way there and back. Its methods may be called from any thread but that one. Make it after a fork, not
+before.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ import threading
 from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
+from itertools import islice
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Final, Self, TypeVar, Unpack
 
 from leveret.amqp.tables import Value
 from leveret.client.connection import Connection
@@ -31,6 +33,59 @@ from leveret.client.receipt import Receipt
 from leveret.client.redrive import Redriven, redrive
 
 _T = TypeVar("_T")
+_CHUNK: Final = 2000
+"""So many messages are read, in the caller's thread, before they are handed over."""
+
+
+class Bridge:
+    """From other threads to an event loop: `bridge.run(coroutine)`."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._lock = threading.Lock()
+        self._ended = False
+
+    def run(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """Runs a coroutine on the loop and waits for it."""
+        try:
+            return self.start(work).result()
+        except CancelledError:
+            raise Closed("the connection was closed meanwhile") from None
+
+    def start(self, work: Coroutine[Any, Any, _T]) -> Future[_T]:
+        try:
+            self.check_thread()
+            with self._lock:
+                if self._ended:
+                    raise Closed("the connection was closed")
+                return asyncio.run_coroutine_threadsafe(work, self._loop)
+        except ClientError:
+            work.close()
+            raise
+
+    def check_thread(self) -> None:
+        """On the loop itself nobody may wait for the loop."""
+        try:
+            here = asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            here = False
+        if here:
+            hint = "a callback must not block: hand the work to another thread, or await it"
+            raise ClientError("called on the event loop's own thread, this would wait for itself", hint=hint)
+
+    def end(self) -> None:
+        """Takes nothing more and cancels what still runs: nobody waits for it in vain."""
+        with self._lock:
+            self._ended = True
+        asyncio.run_coroutine_threadsafe(_cancel_all(), self._loop).result()
+
+
+async def _cancel_all() -> None:
+    await asyncio.sleep(0)  # what was handed over before becomes a task
+    while others := asyncio.all_tasks() - {asyncio.current_task()}:
+        for task in others:
+            task.cancel()
+        await asyncio.wait(others)
 
 
 class BlockingConnection:
@@ -40,10 +95,10 @@ class BlockingConnection:
         self._urls = urls
         self._options = options
         self._loop = asyncio.new_event_loop()
+        self._bridge = Bridge(self._loop)
         self._thread = threading.Thread(target=self._loop.run_forever, name="leveret.client", daemon=True)
         self._connection: Connection | None = None
         self._lock = threading.Lock()
-        self._ended = False
 
     def __enter__(self) -> Self:
         self.open()
@@ -56,7 +111,7 @@ class BlockingConnection:
 
     def open(self, timeout_s: float | None = None) -> None:
         """Connects; fails if the brokers refuse, or if none answers in time."""
-        if self._connection is not None or self._ended:
+        if self._thread.ident is not None:
             raise Closed("the connection was opened before")
         self._thread.start()
         try:
@@ -72,17 +127,17 @@ class BlockingConnection:
 
     def close(self) -> None:
         """Says goodbye; closing twice does nothing."""
+        self._bridge.check_thread()
         with self._lock:
             connection, self._connection = self._connection, None
         if connection is not None:
-            self.run(connection.close())
-            self._end_thread()
+            try:
+                self.run(connection.close())
+            finally:
+                self._end_thread()
 
     def _end_thread(self) -> None:
-        """What still runs on the loop is cancelled: nobody waits for it in vain."""
-        with self._lock:
-            self._ended = True  # nobody hands over anything any more
-        asyncio.run_coroutine_threadsafe(_cancel_all(), self._loop).result()
+        self._bridge.end()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -95,27 +150,11 @@ class BlockingConnection:
 
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Runs a coroutine of the toolkit on the connection's loop and waits for it."""
-        try:
-            return self.start(work).result()
-        except CancelledError:
-            raise Closed("the connection was closed meanwhile") from None
-
-    def start(self, work: Coroutine[Any, Any, _T]) -> Future[_T]:
-        if threading.current_thread() is self._thread:
-            work.close()
-            hint = "a callback must not block: hand the work to another thread"
-            raise ClientError("called on the connection's own thread, this would wait for itself", hint=hint)
-        with self._lock:
-            if self._ended:
-                work.close()
-                raise Closed("the connection was closed")
-            return asyncio.run_coroutine_threadsafe(work, self._loop)
+        return self._bridge.run(work)
 
     def publisher(self, **options: Any) -> BlockingPublisher:
-        """A publisher with the options of `Publisher`, to be used as `with connection.publisher() as
-        publisher:`.
-        """
-        return BlockingPublisher(self, options)
+        """A publisher with the options of `Publisher`: `with connection.publisher() as publisher:`."""
+        return BlockingPublisher(self._bridge, Publisher(self.connection, **options))
 
     def consume(
         self,
@@ -138,7 +177,7 @@ class BlockingConnection:
                 if delivery is None:
                     return
                 count += 1
-                yield BlockingDelivery(self, delivery)
+                yield BlockingDelivery(self._bridge, delivery)
         finally:
             with suppress(Closed):
                 self.run(consumer.close())
@@ -152,42 +191,22 @@ class BlockingConnection:
         return self.run(redrive(self.connection, source, **options))
 
 
-async def _cancel_all() -> None:
-    await asyncio.sleep(0)  # what was handed over before becomes a task
-    while others := asyncio.all_tasks() - {asyncio.current_task()}:
-        for task in others:
-            task.cancel()
-        await asyncio.wait(others)
-
-
 class BlockingPublisher:
-    """Made by `BlockingConnection.publisher`."""
+    """Made by `BlockingConnection.publisher`, or got from `App.blocking_publisher`."""
 
-    def __init__(self, connection: BlockingConnection, options: Mapping[str, Any]) -> None:
-        self._connection = connection
-        self._options = options
-        self._publisher: Publisher | None = None
+    def __init__(self, bridge: Bridge, publisher: Publisher) -> None:
+        self._bridge = bridge
+        self.publisher = publisher
+        """The one that does the work, on its loop."""
 
     def __enter__(self) -> Self:
-        self._publisher = self._connection.run(self._open())
+        self._bridge.run(self.publisher.__aenter__())
         return self
-
-    async def _open(self) -> Publisher:
-        return await Publisher(self._connection.connection, **self._options).__aenter__()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._connection.run(self.publisher.close())
-
-    @property
-    def publisher(self) -> Publisher:
-        """The one that does the work, on the connection's loop."""
-        if self._publisher is None:
-            raise Closed(
-                "the publisher is not open", hint="use it as `with connection.publisher() as publisher:`"
-            )
-        return self._publisher
+        self._bridge.run(self.publisher.close())
 
     def publish(
         self,
@@ -201,7 +220,7 @@ class BlockingPublisher:
         **said: Unpack[Properties],
     ) -> Receipt:
         """Publishes and waits for the receipt; see `Publisher.publish`."""
-        return self._connection.run(
+        return self._bridge.run(
             self.publisher.publish(
                 body,
                 routing_key,
@@ -213,24 +232,56 @@ class BlockingPublisher:
             )
         )
 
-    def send(self, body: Any, routing_key: str = "", **options: Any) -> Future[Receipt]:
-        """Publishes without waiting; `.result()` of what it returns is the receipt."""
-        return self._connection.start(self.publisher.publish(body, routing_key, **options))
+    def send(
+        self,
+        body: Any,
+        routing_key: str = "",
+        *,
+        exchange: str = "",
+        mandatory: bool | None = None,
+        timeout_s: float | None = None,
+        seq: int | None = None,
+        **said: Unpack[Properties],
+    ) -> Future[Receipt]:
+        """Waits for a place in the window only; `.result()` of what it returns is the receipt."""
+        message = Message(body, routing_key, exchange, mandatory, seq, None, said)
+        receipt = self._bridge.run(self._sent(message, timeout_s))
+        return self._bridge.start(_wait_for(receipt))
+
+    async def _sent(self, message: Message, timeout_s: float | None) -> Receipt:
+        await self.publisher.room(timeout_s)
+        body, routing_key, exchange, mandatory, seq, _, said = message
+        return self.publisher.send(
+            body, routing_key, exchange=exchange, mandatory=mandatory, timeout_s=timeout_s, seq=seq, **said
+        )
 
     def publish_many(self, messages: Iterable[Message], *, timeout_s: float | None = None) -> list[Receipt]:
-        """Publishes all and waits once; see `Publisher.publish_many`. `messages` is read on another
-        thread."""
-        return self._connection.run(self.publisher.publish_many(messages, timeout_s=timeout_s))
+        """Publishes all, some thousand at a time, and waits for them; see `Publisher.publish_many`."""
+        receipts: list[Receipt] = []
+        source = iter(messages)
+        while chunk := list(islice(source, _CHUNK)):
+            receipts += self._bridge.run(self.publisher.publish_many(chunk, timeout_s=timeout_s))
+        return receipts
 
     def flush(self, timeout_s: float | None = None) -> bool:
-        return self._connection.run(self.publisher.flush(timeout_s))
+        return self._bridge.run(self.publisher.flush(timeout_s))
+
+    def unconfirmed(self, *, older_than_s: float = 0.0) -> list[Receipt]:
+        return self._bridge.run(self._unconfirmed(older_than_s))
+
+    async def _unconfirmed(self, older_than_s: float) -> list[Receipt]:
+        return self.publisher.unconfirmed(older_than_s=older_than_s)
+
+
+async def _wait_for(receipt: Receipt) -> Receipt:
+    return await receipt
 
 
 class BlockingDelivery:
     """A delivery, whose methods wait; everything else is as in `Delivery`."""
 
-    def __init__(self, connection: BlockingConnection, delivery: Delivery) -> None:
-        self._connection = connection
+    def __init__(self, bridge: Bridge, delivery: Delivery) -> None:
+        self._bridge = bridge
         self.delivery = delivery
 
     def __getattr__(self, name: str) -> Any:
@@ -240,10 +291,10 @@ class BlockingDelivery:
         return repr(self.delivery)
 
     def ack(self) -> Settled:
-        return self._connection.run(self.delivery.ack())
+        return self._bridge.run(self.delivery.ack())
 
     def nack(self, *, requeue: bool = True) -> Settled:
-        return self._connection.run(self.delivery.nack(requeue=requeue))
+        return self._bridge.run(self.delivery.nack(requeue=requeue))
 
     def reject(self) -> Settled:
-        return self._connection.run(self.delivery.reject())
+        return self._bridge.run(self.delivery.reject())

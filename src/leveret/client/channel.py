@@ -69,8 +69,8 @@ class Channel:
         if self.error is not None:
             raise self.error.with_traceback(None)
         answer: asyncio.Future[Method | Content] = asyncio.get_running_loop().create_future()
-        self._waiting.append(answer)
         self.session.write(self.number, method)
+        self._waiting.append(answer)
         return await answer
 
     def write(self, method: Method) -> None:
@@ -81,17 +81,20 @@ class Channel:
     async def close(self) -> None:
         if self.error is None and not self._closing:
             self._closing = True
-            close = make(commands.Channel.Close, reply_code=200, reply_text="bye", class_id=0, method_id=0)
             try:
                 async with asyncio.timeout(_CLOSE_S):
-                    await self.call(close)
+                    await self.call(_close())
             except ClientError:
                 return  # it is over, which is what was wanted
             except TimeoutError:
                 self.session.fail(f"the broker did not answer a channel.close in {_CLOSE_S:g} s")
                 return
-            self.session.forget(self)
-            self.end(Closed("the channel was closed"))
+
+    def abandon(self) -> None:
+        """Whoever opened it has gone: it is closed without anybody waiting for that."""
+        if self.open:
+            self._closing = True
+            self.session.write(self.number, _close())
 
     # for the session
 
@@ -101,6 +104,11 @@ class Channel:
             self.session.forget(self)
             sentence = f"the broker closed the channel: {method.reply_code} {method.reply_text}"
             self.end(ChannelClosed(sentence, code=method.reply_code or 0, text=method.reply_text))
+        elif isinstance(method, commands.Channel.CloseOk):
+            self.session.forget(self)
+            if self._waiting:
+                self._answer(method)
+            self.end(Closed("the channel was closed"))
         elif isinstance(method, commands.Basic.Cancel):
             self.on_cancelled(method.consumer_tag or "")
         elif isinstance(method, commands.Channel.Flow):
@@ -129,6 +137,10 @@ class Channel:
             if not waiting.done():
                 waiting.set_exception(error)
         self.on_ended(error)
+
+
+def _close() -> commands.Channel.Close:
+    return make(commands.Channel.Close, reply_code=200, reply_text="bye", class_id=0, method_id=0)
 
 
 def _ignore(_: object) -> None:

@@ -367,23 +367,3 @@ class Codecs:
         form = _Form.parse(content_type, content_encoding)
         failure = f"a body is no text in {form.charset}"
         return _guarded(lambda data: self._plain(data, form).decode(form.charset), body, failure)
-
-
-# --- for those who need no codecs of their own -----------------------------------------------------------
-
-
-def encode(value: Any, content_type: str | None = None, *, content_encoding: str | None = None) -> Encoded:
-    """`encode({"id": 7}).body` is `b'{"id":7}'`; see `Codecs.encode`."""
-    return Codecs().encode(value, content_type, content_encoding=content_encoding)
-
-
-def decode(body: bytes, content_type: str | None, content_encoding: str | None = None) -> Any:
-    """`decode(b'{"id":7}', "application/json")` is `{"id": 7}`; see `Codecs.decode`."""
-    return Codecs().decode(body, content_type, content_encoding)
-
-
-def convert(
-    body: bytes, content_type: str | None, annotation: Any, content_encoding: str | None = None
-) -> Any:
-    """`convert(b"[1, 2]", None, list[int])` is `[1, 2]`; see `Codecs.converter`."""
-    return Codecs().convert(body, content_type, annotation, content_encoding)

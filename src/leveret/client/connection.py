@@ -77,7 +77,6 @@ class Connection:
         self._tls = tls
         self._name = name
         self._chance = chance or random.Random()
-        self.urls = urls
         self.hooks = hooks
         self.session: Session | None = None
         self.error: ClientError | None = None
@@ -297,7 +296,9 @@ class Connection:
         except ChannelsExhausted as error:
             log.error("%s", error, extra={"event": "attach_failed"})
             asyncio.get_running_loop().call_later(_ATTACH_AGAIN_S, self.attach, tenant)
-        except (ClientError, TimeoutError) as error:
+        except Exception as error:
+            if not isinstance(error, ClientError | TimeoutError):
+                log.exception("%s broke", type(tenant).__name__, extra={"event": "attach_failed"})
             why = str(error) or "no answer in time"
             session.fail(f"{type(tenant).__name__} could not take up its work: {why}")
 

@@ -39,8 +39,6 @@ class Consumer:
         codecs: Codecs | None = None,
         arguments: Mapping[str, Value] | None = None,
     ) -> None:
-        if prefetch < 1:
-            raise ValueError("prefetch is at least 1: what is in hand must be bounded")
         subscription = Subscription(queue, prefetch, exclusive=exclusive, arguments=arguments or {})
         self._intake = Intake(
             connection,

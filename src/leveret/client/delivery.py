@@ -230,8 +230,11 @@ class Reader:
     def read(self, messages: list[tuple[bytes, bytes, bytes]]) -> list[Delivery]:
         found = []
         names, source = self._names, self._source
+        came = source.ledger.came
         for method, header, body in messages:
             at = 5 + method[4]
+            tag = int.from_bytes(method[at : at + 8], "big")
+            came(tag)
             rest = method[at + 9 :]
             known = names.get(rest)
             if known is None:
@@ -239,7 +242,7 @@ class Reader:
             found.append(
                 Delivery(
                     source,
-                    int.from_bytes(method[at : at + 8], "big"),
+                    tag,
                     exchange=known[0],
                     routing_key=known[1],
                     redelivered=bool(method[at + 8]),

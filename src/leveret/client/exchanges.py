@@ -12,11 +12,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from pamqp import commands
-
-from leveret.amqp.methods import make
 from leveret.client.channel import Channel
 from leveret.client.errors import ChannelClosed, ClientError
+from leveret.client.questions import is_there_an_exchange
 from leveret.client.session import Session
 
 _NOT_FOUND: Final = 404
@@ -52,7 +50,7 @@ class KnownExchanges:
         channel: Channel | None = None
         try:
             channel = await session.open_channel()
-            await channel.call(_passive(name))
+            await channel.call(is_there_an_exchange(name))
         except ChannelClosed as error:
             missing = error if error.code == _NOT_FOUND else None
         except ClientError:
@@ -73,18 +71,3 @@ class KnownExchanges:
             self.known = {""}
         self.known.add(name)
         self._found()
-
-
-def _passive(name: str) -> commands.Exchange.Declare:
-    return make(
-        commands.Exchange.Declare,
-        ticket=0,
-        exchange=name,
-        exchange_type="direct",
-        passive=True,
-        durable=False,
-        auto_delete=False,
-        internal=False,
-        nowait=False,
-        arguments={},
-    )

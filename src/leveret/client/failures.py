@@ -43,6 +43,8 @@ class Failures:
     chance: random.Random
     loops: LoopDetector
     leaving: dict[Delivery, asyncio.TimerHandle] = field(default_factory=dict)
+    crowded: Callable[[], bool] = bool
+    """Whether so many wait in this process that others must wait in the broker."""
     never_here: bool = False
     """Nothing can wait in this process without holding up the rest: all retries go through the broker."""
 
@@ -65,7 +67,7 @@ class Failures:
         delay_s = policy.delay_s(delivery.attempt, self.chance)
         if delay_s is None:
             await self._recover(delivery, error)
-        elif policy.stateful or self.never_here:
+        elif policy.stateful or self.never_here or self.crowded():
             await self._later(delivery, delay_s, error)
         else:
             delivery.local_attempts += 1

@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
 from leveret.amqp.tables import Value
@@ -65,6 +66,33 @@ def tell(hook: Callable[[_T], None], what: _T) -> None:
         hook(what)
     except Exception:
         log.exception("a hook or callback failed for %r", what, extra={"event": "hook_failed"})
+
+
+class Around:
+    """`hooks.handling` around a call: what it raises, on entering or leaving, is logged."""
+
+    def __init__(self, hooks: Hooks, delivery: Delivery) -> None:
+        self._hooks = hooks
+        self._delivery = delivery
+        self._inner: AbstractContextManager[object] | None = None
+
+    def __enter__(self) -> None:
+        tell(self._enter, self._delivery)
+
+    def _enter(self, delivery: Delivery) -> None:
+        inner = self._hooks.handling(delivery)
+        inner.__enter__()
+        self._inner = inner
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if (inner := self._inner) is not None:
+
+            def leave(told: BaseException | None) -> None:
+                inner.__exit__(kind, told, trace)
+
+            tell(leave, error)
 
 
 def shown(error: BaseException | None) -> str:

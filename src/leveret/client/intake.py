@@ -18,7 +18,7 @@ from typing import Final
 from pamqp import commands
 
 from leveret.amqp.methods import make
-from leveret.amqp.tables import Value
+from leveret.amqp.tables import Value, encode_short_string, encode_table
 from leveret.client.acks import Ledger
 from leveret.client.backoff import Backoff
 from leveret.client.channel import Channel
@@ -45,6 +45,12 @@ class Subscription:
     exclusive: bool = False
     arguments: Mapping[str, Value] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        if not 1 <= self.prefetch <= _PREFETCH_MAX:
+            raise ValueError(f"prefetch is from 1 to {_PREFETCH_MAX}: what is in hand must be bounded")
+        encode_short_string(self.queue)
+        encode_table(self.arguments)
+
 
 class Intake:
     """`Intake(connection, subscription, deliver=..., stale=...)`; a tenant of the connection."""
@@ -58,15 +64,18 @@ class Intake:
         stale: Callable[[Delivery], None],
         codecs: Codecs,
         settle: Callable[[Delivery, Decision], Awaitable[Settled]] | None = None,
-        closed: Callable[[], None] | None = None,
+        lost: Callable[[], None] = lambda: None,
+        closed: Callable[[], None] = lambda: None,
     ) -> None:
-        """`settle` is how deliveries settle themselves; `closed` is told when the connection is no more."""
+        """`settle` is how deliveries settle themselves; `lost` is told when a channel has ended, `closed`
+        when the connection has."""
         self._connection = connection
         self._subscription = subscription
         self._deliver = deliver
         self._stale = stale
         self._codecs = codecs
         self._settle = settle
+        self._lost = lost
         self._closed = closed
         self._tag = f"leveret.{secrets.token_hex(6)}"
         self._session: Session | None = None
@@ -143,7 +152,8 @@ class Intake:
     def detach(self, error: ClientError) -> None:
         self._session = self._channel = None
         self.error = error
-        if isinstance(error, Closed) and self._closed is not None:
+        self._lost()
+        if isinstance(error, Closed):
             self._closed()
 
     def blocked(self, reason: str | None) -> None:
@@ -196,6 +206,7 @@ class Intake:
             return
         self._channel = None
         self.error = error
+        self._lost()
         if isinstance(error, ChannelClosed):
             self._try_again(error)
 

@@ -37,6 +37,8 @@ log = logging.getLogger("leveret.client")
 
 _CANCEL_S: Final = 5.0
 """How long a handler may take to be cancelled."""
+_WAITING_PER_PREFETCH: Final = 10
+"""No more deliveries than so many times the prefetch wait here for their next try."""
 _TURN: Final = 100
 """So many deliveries at most before everybody else gets a turn of the loop."""
 
@@ -85,6 +87,7 @@ class Listener:
             stale=self._stale,
             codecs=codecs,
             settle=None if terms.ack == "none" else self._settle,
+            lost=self._forget_dead,
         )
         self._failures = Failures(
             retry=terms.retry,
@@ -96,6 +99,7 @@ class Listener:
             hooks=self._hooks,
             chance=chance,
             loops=LoopDetector(),
+            crowded=lambda: len(self._waiting) >= _WAITING_PER_PREFETCH * terms.prefetch,
             never_here=subscription.exclusive,
         )
         self._processing = Processing(
@@ -289,6 +293,11 @@ class Listener:
 
     async def _settle(self, delivery: Delivery, decision: Decision) -> Settled:
         return await self._processing.settle(delivery, decision)
+
+    def _forget_dead(self) -> None:
+        """The channel is gone: what came on it is the broker's again."""
+        for delivery in [each for each in self._waiting if not each.ledger.alive]:
+            self._waiting.pop(delivery).cancel()
 
     def _stale(self, delivery: Delivery) -> None:
         self.counters.stale += 1

@@ -21,7 +21,7 @@ from leveret.client.delivery import Delivery, Settled
 from leveret.client.errors import ConversionError, HandlerTimeout
 from leveret.client.failures import Failures
 from leveret.client.handlers import Handler
-from leveret.client.hooks import Hooks, notice, shown
+from leveret.client.hooks import Around, Hooks, notice, shown
 from leveret.client.terms import Terms
 
 
@@ -82,13 +82,11 @@ class Processing:
                 for delivery in deliveries:
                     self.failures.finish(delivery, Decision.REQUEUE)
                 raise
-            for delivery in batch:
-                if not delivery.settled:
-                    await self._failed(delivery, error)
+            open_ = [delivery for delivery in batch if not delivery.settled]
+            await asyncio.gather(*(self._failed(delivery, error) for delivery in open_))
             await self._wait_for_thread(error, deliveries[0])
         else:
-            for number, cause in failed.items():
-                await self._failed(batch[number], cause)
+            await asyncio.gather(*(self._failed(batch[number], cause) for number, cause in failed.items()))
 
     async def settle(self, delivery: Delivery, decision: Decision) -> Settled:
         """A handler settles by itself."""
@@ -137,7 +135,7 @@ class Processing:
         with ExitStack() as around:
             if self.hooks is not None:
                 for delivery in deliveries:
-                    around.enter_context(self.hooks.handling(delivery))
+                    around.enter_context(Around(self.hooks, delivery))
             if self.handler.is_async:
                 return await self._on_the_loop(arguments)
             return await self._in_a_thread(arguments)

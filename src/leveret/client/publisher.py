@@ -19,7 +19,7 @@ from typing import Any, Final, Literal, Self, Unpack
 from leveret.client.codecs import Codecs
 from leveret.client.connection import Connection
 from leveret.client.counters import PublisherCounters
-from leveret.client.errors import Closed, ConfirmsFailed, PublishInterrupted, WindowFull
+from leveret.client.errors import ClientError, Closed, ConfirmsFailed, PublishInterrupted, WindowFull
 from leveret.client.hooks import tell
 from leveret.client.message import Envelopes, Message, Properties
 from leveret.client.receipt import Receipt, Status
@@ -51,12 +51,13 @@ class Publisher:
         timeout_s: float = TIMEOUT_S,
         mandatory: bool = True,
         producer: str | None = None,
-        first_seq: int = 1,
+        first_seq: int | None = None,
         codecs: Codecs | None = None,
         on_confirm: Callable[[Receipt], None] | None = None,
         on_return: Callable[[Receipt], None] | None = None,
     ) -> None:
-        """`producer` and `first_seq`: give both, and keep them, to be deduplicated across restarts."""
+        """A `producer` of one's own is deduplicated across restarts: then each publish needs its `seq`, or
+        the publisher its `first_seq`, a number that was never used before."""
         if window < 1 or timeout_s <= 0:
             raise ValueError("a publisher has a window of at least 1 and a timeout above 0")
         if confirm not in ("correlated", "simple", "none"):
@@ -78,7 +79,9 @@ class Publisher:
         self._sender = Sender(
             connection, confirms=confirm != "none", resolve=self._resolve, returned=self._returned
         )
-        self._seq = first_seq
+        self._seq = 1 if first_seq is None else first_seq
+        self._counts = producer is None or first_seq is not None
+        """Whether it may give out sequences by itself."""
         self._open = 0
         """Receipts that are not resolved."""
         self._promised = 0
@@ -180,9 +183,12 @@ class Publisher:
         receipts: list[Receipt] = []
         try:
             async for message in _each(messages):
+                left_s = limit_s
                 if self._must_wait():
+                    started_s = self._loop.time()
                     await self.room(limit_s)
-                receipts.append(self._accept(message, limit_s))
+                    left_s -= self._loop.time() - started_s
+                receipts.append(self._accept(message, left_s))
         except Exception as error:
             sentence = f"publishing stopped after {len(receipts)} messages: {error}"
             raise PublishInterrupted(sentence, receipts=receipts) from error
@@ -213,8 +219,9 @@ class Publisher:
         finally:
             if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
                 self._promised -= 1
-            elif waiter in self._rooms:
-                self._rooms.remove(waiter)
+            waiter.cancel()  # it is passed over when its turn comes
+            while self._rooms and self._rooms[0].done():
+                self._rooms.popleft()
             if not self._closed:
                 self._loop.call_soon(self._make_room)  # if the place is not taken after all
 
@@ -279,9 +286,13 @@ class Publisher:
         if self._closed or not self._started:
             hint = "use it as `async with Publisher(connection) as publisher`"
             raise Closed("the publisher is not open", hint=hint)
+        self._check_loop()
         body, routing_key, exchange, mandatory, given_seq, on_confirm, said = message
         if mandatory and self._confirm == "none":
             raise ValueError("without confirms nobody can be told of a return: mandatory needs confirms")
+        if given_seq is None and not self._counts:
+            sentence = f"producer '{self.producer}' may have used any sequence before"
+            raise ValueError(f"{sentence}: give seq with each publish, or first_seq to the publisher")
         seq = self._seq if given_seq is None else given_seq
         if not 0 <= seq <= _SEQ_MAX:
             raise ValueError(f"a sequence is a number from 0 to 2**63 - 1, not {seq}")
@@ -320,6 +331,16 @@ class Publisher:
         self._sender.put(receipt)
         return receipt
 
+    def _check_loop(self) -> None:
+        """Before anything is counted: from another thread half of it would happen."""
+        try:
+            here = asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            here = False
+        if not here:
+            hint = "from threads, use a BlockingConnection, or App.blocking_publisher"
+            raise ClientError("a publisher belongs to the event loop it was started on", hint=hint)
+
     def _returned(self, receipt: Receipt) -> None:
         if self._on_return is not None:
             tell(self._on_return, receipt)
@@ -332,11 +353,12 @@ class Publisher:
         self._open -= len(receipts)  # a callback may send the next message
         setattr(counters, status.value, getattr(counters, status.value) + len(receipts))
         for receipt in receipts:
-            final = Status.RETURNED if status is Status.CONFIRMED and receipt.reply_code else status
+            final = status
+            if receipt.reply_code:
+                final = _with_return(receipt, status)
+                setattr(counters, status.value, getattr(counters, status.value) - 1)
+                setattr(counters, final.value, getattr(counters, final.value) + 1)
             receipt.resolve(final, now_s)
-            if final is Status.RETURNED:
-                counters.returned += 1
-                counters.confirmed -= 1  # it was counted with the others
             if receipt.callback is not None:
                 tell(receipt.callback, receipt)
             if self._on_confirm is not None:
@@ -376,6 +398,14 @@ class Publisher:
         deadlines = [receipt.deadline_s for receipt in self._sender.open_receipts()]
         if deadlines:
             self._sweep_at(min(deadlines))
+
+
+def _with_return(receipt: Receipt, status: Status) -> Status:
+    """A return says that nobody has the message, whether its confirm came or not; a nack says more."""
+    if status is Status.CONFIRMED or (status is Status.LOST and not receipt.doubt):
+        return Status.RETURNED
+    receipt.reply_code, receipt.reply_text = 0, ""
+    return status
 
 
 async def _each(messages: Iterable[Message] | AsyncIterable[Message]) -> AsyncIterator[Message]:

@@ -15,7 +15,6 @@ from typing import Final
 
 from pamqp import commands
 
-from leveret.amqp.methods import make
 from leveret.client.acks import Ledger
 from leveret.client.channel import Channel, Content
 from leveret.client.codecs import Codecs
@@ -23,6 +22,7 @@ from leveret.client.connection import Connection
 from leveret.client.copies import copy_of
 from leveret.client.delivery import ATTEMPTS, Delivery, Source
 from leveret.client.publisher import Publisher
+from leveret.client.questions import depth
 from leveret.client.receipt import Receipt
 from leveret.client.recoverers import CAUSE_HEADERS, ORIGINAL_QUEUE
 
@@ -67,7 +67,7 @@ async def redrive(
     try:
         async with Publisher(connection) as publisher:
             round_size = _ROUND if rate_per_s is None else max(1, min(_ROUND, int(rate_per_s / 2)))
-            move = _Move(channel, publisher, source, to, where, Redriven(found=await _depth(channel, source)))
+            move = _Move(channel, publisher, source, to, where, Redriven(found=await depth(channel, source)))
             await move.run(limit, round_size, rate_per_s, on_progress)
             return move.progress
     finally:
@@ -159,30 +159,14 @@ class _Move:
     def _delivery(self, content: Content) -> Delivery:
         got = content.method
         assert isinstance(got, commands.Basic.GetOk)
+        tag = got.delivery_tag or 0
+        self._ledger.came(tag)
         return Delivery(
             self._origin,
-            got.delivery_tag or 0,
+            tag,
             exchange=got.exchange or "",
             routing_key=got.routing_key or "",
             redelivered=bool(got.redelivered),
             header=content.header,
             body=content.body,
         )
-
-
-async def _depth(channel: Channel, queue: str) -> int:
-    declared = await channel.call(
-        make(
-            commands.Queue.Declare,
-            ticket=0,
-            queue=queue,
-            passive=True,
-            durable=False,
-            exclusive=False,
-            auto_delete=False,
-            nowait=False,
-            arguments={},
-        )
-    )
-    assert isinstance(declared, commands.Queue.DeclareOk)
-    return declared.message_count or 0

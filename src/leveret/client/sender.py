@@ -10,7 +10,6 @@ channel, the publish to blame gets the broker's reason and the others go out on 
 from __future__ import annotations
 
 import asyncio
-import re
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -24,12 +23,13 @@ from leveret.amqp.frames import BODY, END, FRAME, HEADER, METHOD, OVERHEAD_BYTES
 from leveret.amqp.methods import make
 from leveret.amqp.scanner import ACK
 from leveret.client.backoff import Backoff
+from leveret.client.blame import certainly_refused, doubt, judge
 from leveret.client.channel import Channel, Content
 from leveret.client.connection import Connection
 from leveret.client.errors import ChannelClosed, ClientError, Closed, ConfirmTimeout, ConnectionBlocked
 from leveret.client.exchanges import KnownExchanges
 from leveret.client.hooks import notice
-from leveret.client.message import REPUBLISHED, SEQ
+from leveret.client.message import SEQ
 from leveret.client.receipt import Doubt, Receipt, Status
 from leveret.client.session import Session
 from leveret.client.unconfirmed import Unconfirmed
@@ -40,9 +40,6 @@ _FRAMES_MAX: Final = 1024
 _EAGER: Final = 200
 """So many are written without waiting for the end of the turn: 25 % more messages a second than without."""
 _RENEWALS: Final = Backoff(initial_s=0.5, multiplier=2.0, max_s=10.0, jitter=0.0)
-_NOT_FOUND: Final = 404
-_PRECONDITION_FAILED: Final = 406
-_EXCHANGE: Final = re.compile(r"exchange '(.*?)' in vhost")
 _FRAME_MAX: Final = 131_072
 _SMALL_BYTES: Final = 4000
 _MARK_BYTES: Final = 32
@@ -137,6 +134,7 @@ class Sender:
         if late or unsent:
             self._resolve((*late, *unsent), Status.LOST)
             self._unconfirmed.trim()
+            self._renew_if_at_rest()
             self._pump_soon()
 
     async def close(self, error: ClientError) -> None:
@@ -202,8 +200,8 @@ class Sender:
     # onto the wire
 
     def _pump_soon(self) -> None:
-        self._pump_due = True
         asyncio.get_running_loop().call_soon(self._pump)
+        self._pump_due = True
 
     def _pump(self) -> None:
         """Writes what waits, as long as the socket takes it."""
@@ -319,18 +317,13 @@ class Sender:
             self._on_returned(receipt)
 
     def _refuse(self, receipts: Iterable[Receipt], reason: str, cause: ClientError | None = None) -> None:
-        """Not taken this time; of those that may have been taken before, nothing is known.
-
-        With a `cause` of 406 it is the message itself that the broker does not bear, as at any time before.
-        """
-        itself = isinstance(cause, ChannelClosed) and cause.code == _PRECONDITION_FAILED
-        doubts = Doubt.CUT_OFF if itself else Doubt.CUT_OFF | Doubt.SUSPECT
+        """Not taken this time; of those that may have been taken before, nothing is known."""
         refused: list[Receipt] = []
         unknown: list[Receipt] = []
         for receipt in receipts:
             receipt.reason = reason
             receipt.cause = cause or receipt.cause
-            (unknown if receipt.doubt & doubts else refused).append(receipt)
+            (refused if certainly_refused(receipt, cause) else unknown).append(receipt)
         self._resolve(refused, Status.NACKED)
         self._resolve(unknown, Status.LOST)
 
@@ -344,14 +337,26 @@ class Sender:
         in_doubt = self._unconfirmed.given_up
         cut = self._let_go(self._channel)
         if isinstance(error, ChannelClosed):
-            if not self._confirms:
-                sentence = f"{error}: what was published before it is lost (confirm='none')"
-                notice(self._connection.hooks, "channel_closed", sentence, code=error.code, text=error.text)
-            cut = self._suspected(cut, error) if in_doubt else self._without_culprits(cut, error)
+            cut = self._blame(cut, error, in_doubt=in_doubt)
             self._connection.attach(self)
         else:
-            _doubt(cut, Doubt.CUT_OFF, error)
+            doubt(cut, Doubt.CUT_OFF, error)
         self._outbox.extendleft(reversed(cut))
+
+    def _blame(self, cut: list[Receipt], error: ChannelClosed, *, in_doubt: bool) -> list[Receipt]:
+        """Those that are not to blame for the end of the channel."""
+        if not self._confirms:
+            sentence = f"{error}: what was published before it is lost (confirm='none')"
+            notice(self._connection.hooks, "channel_closed", sentence, code=error.code, text=error.text)
+            return cut
+        judgement = judge(cut, error, in_doubt=in_doubt)
+        if judgement.alone:
+            self._isolating = len(judgement.again)
+        if judgement.exchange is not None:
+            self._exchanges.forget(judgement.exchange)
+        self._refuse(judgement.refused, f"{error.code} {error.text}", error)
+        self._resolve(judgement.lost, Status.LOST)
+        return judgement.again
 
     def _let_go(self, channel: Channel) -> list[Receipt]:
         """Leaves the channel; what was on it and is not settled."""
@@ -364,49 +369,6 @@ class Sender:
         if self._pump in channel.session.on_writable:
             channel.session.on_writable.remove(self._pump)
         return self._unconfirmed.take_all()
-
-    def _without_culprits(self, cut: list[Receipt], error: ChannelClosed) -> list[Receipt]:
-        """The broker stops at the publish that it closes the channel for: what came before it may be
-        stored, what came after it is not. Who it was is known if it was alone, or if the broker names an
-        exchange to which only one was on its way. If the exchange was there and is gone, it was one of
-        those to it, the last at the latest. If nobody can tell, each is sent alone."""
-        if len(cut) == 1:
-            self._refuse(cut, f"{error.code} {error.text}", error)
-            return []
-        exchange = _exchange_in(error.text)
-        candidates = [number for number, receipt in enumerate(cut) if receipt.exchange == exchange]
-        if not candidates or (len(candidates) > 1 and error.code != _NOT_FOUND):
-            return self._suspected(cut, error)
-        self._exchanges.forget(exchange or "")
-        last = candidates[-1]
-        _doubt(cut[:last], Doubt.SUSPECT, error)
-        gone = set(candidates)
-        self._refuse([cut[last]], f"{error.code} {error.text}", error)
-        self._resolve([cut[number] for number in candidates[:-1]], Status.LOST)
-        return [receipt for number, receipt in enumerate(cut) if number not in gone]
-
-    def _suspected(self, cut: list[Receipt], error: ClientError) -> list[Receipt]:
-        _doubt(cut, Doubt.SUSPECT, error)
-        self._isolating = len(cut)
-        return cut
-
-
-def _exchange_in(text: str) -> str | None:
-    """The exchange that an error of the broker's is about."""
-    found = _EXCHANGE.search(text)
-    if found is None:
-        return None
-    return "" if found.group(1) == "amq.default" else found.group(1)
-
-
-def _doubt(receipts: Iterable[Receipt], doubt: Doubt, error: ClientError) -> None:
-    """They may be stored: they are marked before they go out again."""
-    for receipt in receipts:
-        receipt.reply_code, receipt.reply_text = 0, ""
-        receipt.cause = error
-        if not receipt.doubt:
-            receipt.header = properties.with_headers(receipt.header, {REPUBLISHED: True})
-        receipt.doubt |= doubt
 
 
 def _ignore(_: object) -> None:

@@ -81,6 +81,7 @@ class Session(asyncio.Protocol):
         self._paused = False
         self._received_s = self._sent_s = self._beat_due_s = 0.0
         self._beat_timer: asyncio.TimerHandle | None = None
+        self._abort_timer: asyncio.TimerHandle | None = None
 
     @classmethod
     async def connect(
@@ -128,7 +129,11 @@ class Session(asyncio.Protocol):
         if number > self._channel_max:
             raise ChannelsExhausted(f"all {self._channel_max} channels of the connection are in use")
         channel = self._channels[number] = Channel(self, number)
-        await channel.call(make(commands.Channel.Open, out_of_band="0"))
+        try:
+            await channel.call(make(commands.Channel.Open, out_of_band="0"))
+        except asyncio.CancelledError:
+            channel.abandon()
+            raise
         return channel
 
     def forget(self, channel: Channel) -> None:
@@ -201,6 +206,8 @@ class Session(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         cause = f": {error}" if error else ""
         self._end(ConnectionLost(f"the connection to {self.endpoint.address} was lost{cause}"))
+        if self._abort_timer is not None:
+            self._abort_timer.cancel()
         if not self._ended.done():
             self._ended.set_result(None)
 
@@ -319,9 +326,10 @@ class Session(asyncio.Protocol):
             self._beat_timer.cancel()
         self._out.clear()
         self._transport.close()
+        self._abort_timer = self._loop.call_later(CLOSE_S, self._transport.abort)  # if it is not read from
         if not self._opened.done():
-            lost = isinstance(error, LoginRefused)
-            self._opened.set_exception(error if lost else NotConnected(f"no connection: {error.sentence}"))
+            refused = isinstance(error, LoginRefused)
+            self._opened.set_exception(error if refused else NotConnected(f"no connection: {error.sentence}"))
         channels, self._channels = list(self._channels.values()), {}
         for channel in channels:
             channel.end(error)

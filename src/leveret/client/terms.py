@@ -51,6 +51,8 @@ class Terms:
             raise ValueError(f"ack is 'auto', 'manual' or 'none', not {self.ack!r}")
         if self.prefetch < 1 or self.concurrency < 1:
             raise ValueError("prefetch and concurrency are at least 1: what is in hand must be bounded")
+        if (self.timeout_s is not None and self.timeout_s <= 0) or self.ack_timeout_s <= 0:
+            raise ValueError("a deadline is above 0 s")
         if self.batch is not None and self.prefetch < self.batch.size:
             sentence = f"a batch of {self.batch.size} is never full with a prefetch of {self.prefetch}"
             raise ValueError(sentence)

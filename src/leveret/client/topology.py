@@ -76,9 +76,13 @@ class Topology:
     def __repr__(self) -> str:
         return f"Topology({', '.join(map(repr, self.parts))}, on_mismatch={self.on_mismatch!r})"
 
+    def exclusive(self) -> set[str]:
+        """The queues that belong to the connection that declares them."""
+        return {part.name for part in self.parts if isinstance(part, Queue) and part.exclusive}
+
     def shared(self) -> Topology:
         """What several connections may declare: without exclusive queues, and what is bound to them."""
-        own = {part.name for part in self.parts if isinstance(part, Queue) and part.exclusive}
+        own = self.exclusive()
         parts = [part for part in self.parts if not _belongs_to(part, own)]
         return Topology(*parts, on_mismatch=self.on_mismatch)
 

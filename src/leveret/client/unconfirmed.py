@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from itertools import chain
 from typing import Final
 
 from leveret.amqp.events import Settlement
@@ -42,7 +43,7 @@ class Unconfirmed:
         """The receipts that a confirm is about, those left out whose time was over before it came."""
         receipts = self._receipts
         if self._overdue:
-            self._overdue = {tag for tag in self._overdue if not _covers(event, tag)}
+            self._overdue.difference_update([tag for tag in self._overdue if _covers(event, tag)])
         if event.multiple:
             count = event.last - self._first_tag + 1 if event.last else len(receipts)
             count = min(count, len(receipts))
@@ -70,7 +71,7 @@ class Unconfirmed:
         """The one with this sequence; returns come in the order of the publishes."""
         start = max(self._next_return - self._first_tag, 0)
         count = len(self._receipts)
-        for index in (*range(start, count), *range(min(start, count))):
+        for index in chain(range(start, count), range(min(start, count))):
             if self._receipts[index].seq == seq:
                 self._next_return = self._first_tag + index + 1
                 return self._receipts[index]
