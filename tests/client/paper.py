@@ -161,7 +161,7 @@ class Stage:
 
     def __init__(self, **chosen: Any) -> None:
         self.connection = PaperConnection()
-        chosen = {"producer": "me", "timeout_s": WAIT_S, **chosen}
+        chosen = {"producer": "me", "first_seq": 1, "timeout_s": WAIT_S, **chosen}
         self.publisher = Publisher(self.connection, **chosen)  # type: ignore[arg-type]
         self.publisher.start()
 

@@ -69,7 +69,7 @@ def test_what_is_in_hand_must_be_bounded(prefetch: int):
     async def make() -> None:
         Consumer(Connection("amqp://127.0.0.1:1/"), "q", prefetch=prefetch)
 
-    with pytest.raises(ValueError, match="at least 1"):
+    with pytest.raises(ValueError, match="from 1 to 65535"):
         asyncio.run(make())
 
 

@@ -1,9 +1,12 @@
 import asyncio
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from leveret.amqp.tables import Value
+from leveret.client import App, Delivery, Queue, Retry, Topology
 from leveret.client.connection import Connection
 from leveret.client.errors import ClientError
 from leveret.client.hooks import Hooks, notice, tell
@@ -80,7 +83,7 @@ def test_hooks_hear_of_connections_messages_and_receipts(leveret_broker: Broker)
         address = f"127.0.0.1:{leveret_broker.port}"
         async with Connection(leveret_broker.url, hooks=diary, backoff=QUICK) as connection:
             assert await diary.next() == ("connected", address)
-            async with Publisher(connection, producer="me") as publisher:
+            async with Publisher(connection, producer="me", first_seq=1) as publisher:
                 receipt = await publisher.publish(b"", "nowhere")
                 headers = {"x-producer": "me", "x-seq": 1, "traceparent": "00-abc"}
                 assert await diary.next() == ("publishing", headers)
@@ -131,26 +134,51 @@ def test_hooks_that_raise_are_logged_and_nothing_else_suffers(
     assert len(failures) >= 3 + 2 + 3
 
 
-def test_a_hook_that_spoils_a_publish_spoils_that_one_alone(leveret_broker: Broker) -> None:
-    class Once(Hooks):
-        left = 1
-
+def test_a_hook_that_raises_spoils_no_publish(
+    leveret_broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken(Hooks):
         def publishing(self, headers: dict[str, Value]) -> None:
-            self.left -= 1
-            if self.left >= 0:
-                raise RuntimeError("a hook failed")
+            raise RuntimeError("a hook failed")
 
     async def work() -> None:
         async with (
-            Connection(leveret_broker.url, hooks=Once()) as connection,
+            Connection(leveret_broker.url, hooks=Broken()) as connection,
             Publisher(connection, window=1) as publisher,
         ):
-            with pytest.raises(RuntimeError, match="a hook failed"):
-                await publisher.publish(b"", "nowhere")
-            receipt = await publisher.publish(b"", "nowhere")
-            assert (receipt.returned, receipt.seq) == (True, 1)
+            assert (await publisher.publish(b"", "nowhere")).returned
+        assert "a hook failed" in caplog.text
 
     asyncio.run(work())
+
+
+def test_a_hook_that_raises_around_a_handler_keeps_no_message_from_it(leveret_broker: Broker) -> None:
+    class Broken(Hooks):
+        def __init__(self, *, at_the_end: bool) -> None:
+            self.at_the_end = at_the_end
+
+        @contextmanager
+        def handling(self, delivery: Delivery) -> Iterator[None]:
+            if not self.at_the_end:
+                raise RuntimeError("a hook failed")
+            yield
+            raise RuntimeError("a hook failed")
+
+    async def work(at_the_end: bool) -> None:
+        came: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        app = App(leveret_broker.url, topology=Topology(Queue("q")), hooks=Broken(at_the_end=at_the_end))
+
+        @app.listener("q", retry=Retry.never())
+        async def take(number: int) -> None:
+            came.set_result(number)
+
+        async with app:
+            await app.publisher.publish(7, "q")
+            assert await asyncio.wait_for(came, 10) == 7
+        assert leveret_broker.depth("q") == 0
+
+    for at_the_end in (False, True):
+        asyncio.run(work(at_the_end))
 
 
 def test_what_is_told_is_told_even_to_those_who_raise(caplog: pytest.LogCaptureFixture) -> None:

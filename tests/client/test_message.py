@@ -268,7 +268,7 @@ def test_all_properties_come_out_as_they_went_in(amqp_url: str, fresh: Fresh) ->
 
     async def work() -> None:
         queue = fresh()
-        async with publishing(amqp_url, queue, producer="me") as publisher:
+        async with publishing(amqp_url, queue, producer="me", first_seq=1) as publisher:
             receipt = await publisher.publish(
                 b"x", queue, headers=headers, persistent=False, expiration_ms=600_000, **said
             )

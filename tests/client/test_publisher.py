@@ -29,7 +29,7 @@ Fresh = Callable[..., str]
 def test_confirmed(amqp_url: str, fresh: Fresh) -> None:
     async def work() -> None:
         queue = fresh()
-        async with publishing(amqp_url, queue, producer="me") as publisher:
+        async with publishing(amqp_url, queue, producer="me", first_seq=1) as publisher:
             receipt = await publisher.publish({"id": 1}, queue, correlation_id="mine")
             assert receipt.status is Status.CONFIRMED
             assert receipt.check() is receipt

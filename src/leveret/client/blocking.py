@@ -26,7 +26,7 @@ from leveret.amqp.tables import Value
 from leveret.client.connection import Connection
 from leveret.client.consumer import Consumer
 from leveret.client.delivery import Delivery, Settled
-from leveret.client.errors import ClientError, Closed
+from leveret.client.errors import ClientError, Closed, PublishInterrupted
 from leveret.client.message import Message, Properties
 from leveret.client.publisher import Publisher
 from leveret.client.receipt import Receipt
@@ -259,9 +259,18 @@ class BlockingPublisher:
         """Publishes all, some thousand at a time, and waits for them; see `Publisher.publish_many`."""
         receipts: list[Receipt] = []
         source = iter(messages)
-        while chunk := list(islice(source, _CHUNK)):
-            receipts += self._bridge.run(self.publisher.publish_many(chunk, timeout_s=timeout_s))
-        return receipts
+        while True:
+            chunk, failure = _next_of(source)
+            try:
+                receipts += self._bridge.run(self.publisher.publish_many(chunk, timeout_s=timeout_s))
+            except PublishInterrupted as error:
+                receipts += error.receipts
+                failure = error
+            if failure is not None:
+                sentence = f"publishing stopped after {len(receipts)} messages: {failure}"
+                raise PublishInterrupted(sentence, receipts=receipts) from failure
+            if len(chunk) < _CHUNK:
+                return receipts
 
     def flush(self, timeout_s: float | None = None) -> bool:
         return self._bridge.run(self.publisher.flush(timeout_s))
@@ -271,6 +280,16 @@ class BlockingPublisher:
 
     async def _unconfirmed(self, older_than_s: float) -> list[Receipt]:
         return self.publisher.unconfirmed(older_than_s=older_than_s)
+
+
+def _next_of(messages: Iterator[Message]) -> tuple[list[Message], Exception | None]:
+    """The next few, and why there are no more, if it is not that they are all."""
+    chunk: list[Message] = []
+    try:
+        chunk.extend(islice(messages, _CHUNK))
+    except Exception as error:
+        return chunk, error
+    return chunk, None
 
 
 async def _wait_for(receipt: Receipt) -> Receipt:
