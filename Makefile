@@ -19,7 +19,7 @@ run: $(READY) ## Run the broker on this machine; stop it with Ctrl-C
 	$(BIN)/leveret serve
 
 test: $(READY) ## Run every test; leveret.storage must be covered whole, branches included
-	$(BIN)/pytest --cov=leveret.storage --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
+	$(BIN)/pytest -n 2 --dist loadfile --cov=leveret.storage --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
 
 interop: $(READY) ## Run the tests with clients of all languages; those of others than Python are built first
 	LEVERET_INTEROP_ALL=1 $(BIN)/pytest tests/interop
@@ -35,9 +35,10 @@ format: $(READY) ## Format the code and mend what can be mended automatically
 types: $(READY) ## Check the types of the package
 	$(BIN)/mypy --strict src
 
-bench: $(READY) ## Measure the store, and the broker beside RabbitMQ, on this machine
+bench: $(READY) ## Measure store, broker and toolkit beside RabbitMQ, aio-pika and pika, on this machine
 	$(BIN)/python -m bench.storage
 	$(BIN)/python -m bench.broker
+	$(BIN)/python -m bench.client
 
 docs: $(READY) ## Write the pages that are generated: docs/guide/compatibility.md, from the tests
 	$(BIN)/python -m tests.compatibility
