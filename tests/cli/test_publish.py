@@ -300,6 +300,25 @@ def test_a_second_ctrl_c_does_not_wait_for_confirms():
     assert (ran.code, ran.result["lost"]) == (1, 1)
 
 
+def test_ctrl_c_does_not_wait_for_a_place_in_the_window():
+    with Broker() as broker:
+        declare(broker.url, "q")
+        broker.faults.withhold_confirms(1000)
+        process = started("publish", "-q", "q", "--window", 1, "--timeout", 15, "--json", url=broker.url)
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.write(b"one\ntwo\nthree\n")
+        process.stdin.flush()
+        broker.wait_until_depth("q", 1)
+        process.send_signal(signal.SIGINT)
+        assert b"waiting for 1 confirm; Ctrl-C again" in process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        ran = finished(process)
+    assert (ran.code, ran.result["published"], ran.result["lost"]) == (1, 1, 1)
+    assert ran.result["unsent"] == ran.result["read"] - 1
+    assert ran.result["interrupted"]
+
+
 def test_ctrl_c_while_it_connects_ends_it():
     process = started("publish", "-q", "q", "--connect-timeout", 600, url="amqp://127.0.0.1:1/")
     with pytest.raises(subprocess.TimeoutExpired):

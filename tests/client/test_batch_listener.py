@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from leveret.client import Batch, BatchFailed, Delivery, MemorySeen, Park, Queue, Reject, Retry, RetryLater
+from leveret.client.session import Session
+from leveret.testing.broker import Broker
 from tests.client.listening import (
     Notes,
     Watch,
@@ -403,3 +405,29 @@ async def test_duplicates_are_left_out_of_batches(amqp_url: str, fresh: Fresh) -
         assert app.listeners[0].counters.duplicates == 1
     assert calls == [b"a", b"b"]
     assert await ready(amqp_url, queue) == 0
+
+
+@pytest.mark.parametrize("count", [4, 5], ids=["some", "all"])
+@on_a_loop
+async def test_those_that_failed_of_a_batch_are_put_off_together(
+    leveret_broker: Broker, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """On a broker where each takes a confirm, none waits for the confirm of another."""
+    monkeypatch.setattr(Session, "has", lambda *_: False)  # Leveret, without its delayed requeue
+    broker, go = leveret_broker, asyncio.Event()
+    app = application(broker.url, "q", grace_s=0.1)
+
+    @app.listener("q", batch=Batch(5, 3600), retry=Retry(3, initial_s=60, jitter=0))
+    async def take(bodies: list[bytes]) -> None:
+        await go.wait()
+        if count == len(bodies):
+            raise ValueError("all of them")
+        raise BatchFailed({number: ValueError(number) for number in range(count)})
+
+    async with app:
+        await fill(app.publisher, "q", numbers(5))
+        broker.faults.withhold_confirms(1000)
+        go.set()
+        await asyncio.to_thread(broker.wait_until_depth, "q.retry.60000", count)
+        assert app.listeners[0].counters.retried == 0
+    assert broker.depth("q") == count

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,7 @@ from leveret.client import (
     Settled,
     Status,
     Topology,
+    WindowFull,
 )
 from leveret.client.blocking import BlockingConnection, BlockingDelivery
 from leveret.testing.broker import Broker
@@ -101,6 +103,30 @@ def test_a_generator_of_messages_that_raises_is_heard_and_what_it_gave_is_publis
     assert bodies(amqp_url, queue) == [b"1", b"2"]
 
 
+def test_send_waits_for_a_place_in_the_window(leveret_broker: Broker):
+    declare(leveret_broker.url, "q")
+    leveret_broker.faults.withhold_confirms(3)
+    with BlockingConnection(leveret_broker.url) as connection, connection.publisher(window=3) as publisher:
+        unheard = [publisher.send(b"%d" % number, "q", timeout_s=0.5) for number in range(3)]
+        with pytest.raises(WindowFull, match="3 places"):
+            publisher.send(b"", "q", timeout_s=0.01)
+        assert len(publisher.unconfirmed()) == 3
+        leveret_broker.faults.withhold_confirms(0)
+        sent = publisher.send(b"3", "q", timeout_s=WAIT_S)
+        assert publisher.publisher.counters.lost > 0, "one of them had to make room"
+        assert sent.result(WAIT_S).confirmed
+        assert all(future.result(WAIT_S).lost for future in unheard)
+    assert bodies(leveret_broker.url, "q") == [b"0", b"1", b"2", b"3"]
+
+
+def test_many_more_are_sent_than_the_window_holds(leveret_broker: Broker):
+    declare(leveret_broker.url, "q")
+    with BlockingConnection(leveret_broker.url) as connection, connection.publisher(window=10) as publisher:
+        futures = [publisher.send(b"", "q", timeout_s=3) for _ in range(1000)]
+        assert {future.result(WAIT_S).status for future in futures} == {Status.CONFIRMED}
+    assert leveret_broker.depth("q") == 1000
+
+
 # --- consuming -------------------------------------------------------------------------------------------
 
 
@@ -178,6 +204,17 @@ def test_a_loop_that_is_forgotten_gives_its_messages_back(amqp_url: str, fresh: 
         assert next(loop).body == b"0"
         del loop
         wait_until_depth(amqp_url, queue, 10)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"prefetch": 70_000}, {"arguments": {"x": object()}}], ids=["prefetch", "arguments"]
+)
+def test_what_can_not_be_consumed_is_said_and_not_waited_for(leveret_broker: Broker, wrong: dict[str, Any]):
+    declare(leveret_broker.url, "q")
+    with BlockingConnection(leveret_broker.url) as connection:
+        with running(lambda: next(connection.consume("q", **wrong))) as results:
+            pass
+        assert [type(result) for result in results] == [ValueError]
 
 
 def test_redrive_moves_and_tells(amqp_url: str, fresh: Fresh):
@@ -368,6 +405,49 @@ def test_closing_from_many_threads_at_once_closes_it_once(amqp_url: str):
     with running(*[connection.close] * 8) as results:
         pass
     assert all(result is None or isinstance(result, Closed) for result in results), results
+
+
+def test_a_callback_that_would_close_the_connection_is_refused_and_others_can_still(
+    amqp_url: str, fresh: Fresh
+):
+    queue, before = declare(amqp_url, fresh("callback")), threading.active_count()
+    told: list[ClientError] = []
+    done = threading.Event()
+
+    def close(_: Receipt) -> None:
+        try:
+            connection.close()
+        except ClientError as error:
+            told.append(error)
+        done.set()
+
+    connection = BlockingConnection(amqp_url)
+    connection.open()
+    with connection.publisher(on_confirm=close) as publisher:
+        assert publisher.publish(b"x", queue).confirmed
+        assert done.wait(WAIT_S)
+        assert publisher.publish(b"y", queue).confirmed
+    assert ["own thread" in error.sentence for error in told] == [True] * 2
+    connection.close()
+    assert threading.active_count() == before
+    with pytest.raises(Closed):
+        connection.publisher()
+
+
+def test_a_goodbye_that_fails_leaves_no_thread(amqp_url: str, monkeypatch: pytest.MonkeyPatch):
+    before = threading.active_count()
+    connection = BlockingConnection(amqp_url)
+    connection.open()
+    close = connection.connection.close
+
+    async def broken() -> None:
+        await close()
+        raise LookupError("no goodbye")
+
+    monkeypatch.setattr(connection.connection, "close", broken)
+    with pytest.raises(LookupError):
+        connection.close()
+    assert threading.active_count() == before
 
 
 def test_a_broker_that_is_away_is_said_and_leaves_no_thread():

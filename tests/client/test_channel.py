@@ -1,12 +1,13 @@
 """A channel without a network: what it writes is kept, what the broker says is handed to it."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 
 import pytest
 from pamqp import commands
 
 from leveret.amqp.methods import Method, name
+from leveret.broker.broker import Limits
 from leveret.client import channel as module
 from leveret.client.channel import Channel, Content
 from leveret.client.endpoint import Endpoint
@@ -86,6 +87,23 @@ def test_the_answer_to_a_call_that_was_given_up_is_nobody_elses() -> None:
         channel.take(method_of(commands.Queue.DeclareOk, message_count=1))
         channel.take(DECLARED)
         assert await second is DECLARED
+
+    asyncio.run(run())
+
+
+def test_a_call_that_can_not_be_written_waits_for_no_answer() -> None:
+    class Unwritable(Paper):
+        def write(self, number: int, method: Method) -> None:
+            if method is not DECLARE:
+                raise ValueError("no field type holds it")
+
+    async def run() -> None:
+        channel = Channel(Unwritable(), 7)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="no field type"):
+            await channel.call(method_of(commands.Queue.Declare))
+        task = await asked(channel)
+        channel.take(DECLARED)
+        assert await asyncio.wait_for(task, WAIT_S) is DECLARED
 
     asyncio.run(run())
 
@@ -254,3 +272,26 @@ def test_when_the_broker_goes_every_call_hears_of_it(leveret_broker: Broker) -> 
             await session.open_channel()
 
     on_a_channel(leveret_broker.url, work)
+
+
+def test_who_gives_up_opening_or_closing_a_channel_leaves_its_number_free() -> None:
+    async def work(session: Session, channel: Channel) -> None:
+        """The broker answers in order: with the answer on one channel the other's are here too."""
+
+        async def given_up(work: Coroutine[object, object, object]) -> None:
+            task = asyncio.ensure_future(work)
+            await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await channel.call(declare("q"))
+
+        for _ in range(5):
+            await given_up(session.open_channel())
+            await given_up((await session.open_channel()).close())
+        other = await session.open_channel()
+        assert isinstance(await other.call(declare("q", passive=True)), commands.Queue.DeclareOk)
+        assert session.error is None
+
+    with Broker(limits=Limits(channel_max=2)) as broker:
+        on_a_channel(broker.url, work)

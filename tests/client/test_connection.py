@@ -402,6 +402,24 @@ def test_a_tenant_that_can_not_take_up_its_work_is_given_another_try(amqp_url: s
     run(work())
 
 
+def test_a_tenant_that_breaks_is_given_another_try_and_named_in_the_log(
+    leveret_broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        async with Connection(leveret_broker.url, backoff=QUICK) as connection:
+            lodger = Lodger()
+            lodger.refuses = LookupError("out of order")  # type: ignore[assignment]
+            connection.add(lodger)
+            await lodger.hears("attached", "detached: ConnectionLost")
+            assert "Lodger could not take up its work: out of order" in str(connection.error)
+            lodger.refuses = None
+            while await asyncio.wait_for(lodger.told.get(), WAIT_S) != "attached":
+                pass
+
+    run(work())
+    assert "Lodger broke" in [record.getMessage() for record in caplog.records]
+
+
 # topology
 
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -73,6 +74,22 @@ def test_what_is_in_hand_must_be_bounded(prefetch: int):
         asyncio.run(make())
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        pytest.param({"prefetch": 65_536}, id="prefetch"),
+        pytest.param({"arguments": {"x": object()}}, id="arguments"),
+        pytest.param({"queue": "q" * 256}, id="name"),
+    ],
+)
+def test_what_no_frame_can_say_is_refused_at_once(wrong: dict[str, Any]):
+    async def make() -> None:
+        Consumer(Connection("amqp://127.0.0.1:1/"), **{"queue": "q", **wrong})
+
+    with pytest.raises(ValueError, match=r"65535|no field type|short string"):
+        asyncio.run(make())
+
+
 # --- the end ---------------------------------------------------------------------------------------------
 
 
@@ -87,6 +104,18 @@ async def test_whoever_leaves_early_gives_the_rest_back_in_its_place(amqp_url: s
                 break
     wait_until_depth(amqp_url, queue, 9)
     assert bodies(amqp_url, queue) == [body for body in TEN if body != b"2"]
+
+
+@on_a_loop
+async def test_what_nobody_takes_is_as_new_after_any_number_of_consumers(leveret_broker: Broker):
+    declare(leveret_broker.url, "q", TEN)
+    for _ in range(3):
+        async with consuming(leveret_broker.url, "q"):
+            await asyncio.to_thread(leveret_broker.wait_until_unacked, "q", 10)
+    async with consuming(leveret_broker.url, "q") as consumer:
+        deliveries = [await next_of(consumer) for _ in TEN]
+        assert [delivery.body for delivery in deliveries] == TEN
+        assert {delivery.attempt for delivery in deliveries} == {1}
 
 
 @on_a_loop

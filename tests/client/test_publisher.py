@@ -9,6 +9,7 @@ import pytest
 from leveret.amqp.tables import Value
 from leveret.client.connection import Connection
 from leveret.client.errors import (
+    ClientError,
     ConfirmsFailed,
     ConfirmTimeout,
     MessageLost,
@@ -405,5 +406,59 @@ def test_receipts_are_there_before_anybody_is_told(leveret_broker: Broker) -> No
             receipt = publisher.send(b"", "q", on_confirm=lambda it: done.append((it.done, it.latency_s)))
             await receipt
             assert done == [(True, receipt.latency_s)]
+
+    asyncio.run(work())
+
+
+# sequences that a restart does not use again
+
+
+def test_a_named_producer_gives_out_no_sequence_that_it_may_have_used_before(leveret_broker: Broker) -> None:
+    """Counting from 1 again, it would have new messages confirmed as duplicates of old ones."""
+
+    async def work(run: int) -> None:
+        async with publishing(leveret_broker.url, producer="orders") as publisher:
+            await declare(publisher.connection, "q", **{"x-dedup": True})
+            with pytest.raises(ValueError, match="give seq with each publish, or first_seq"):
+                await publisher.publish(b"", "q")
+            with pytest.raises(ValueError, match="producer 'orders'"):
+                publisher.send(b"", "q")
+            receipts = [await publisher.publish(b"", "q", seq=10 * run + n) for n in range(3)]
+            assert all(receipt.confirmed for receipt in receipts)
+            assert publisher.counters.published == 3
+
+    for run in range(2):
+        asyncio.run(work(run))
+    assert leveret_broker.depth("q") == 6
+
+
+def test_a_named_producer_counts_on_from_its_first_sequence(leveret_broker: Broker) -> None:
+    async def work(first_seq: int) -> None:
+        async with publishing(leveret_broker.url, producer="orders", first_seq=first_seq) as publisher:
+            await declare(publisher.connection, "q", **{"x-dedup": True})
+            receipts = await publisher.publish_many([Message(b"", "q")] * 3)
+            assert [receipt.seq for receipt in receipts] == [first_seq + n for n in range(3)]
+
+    for first_seq in (0, 3):
+        asyncio.run(work(first_seq))
+    assert leveret_broker.depth("q") == 6
+
+
+# threads
+
+
+def test_a_publisher_refuses_other_threads_and_is_none_the_worse_for_it(amqp_url: str, fresh: Fresh) -> None:
+    async def work() -> None:
+        queue = fresh()
+        async with publishing(amqp_url, queue, timeout_s=3) as publisher:
+            assert (await publisher.publish(b"0", queue)).confirmed
+            with pytest.raises(ClientError, match="event loop it was started on") as caught:
+                await asyncio.to_thread(publisher.send, b"1", queue)
+            assert "App.blocking_publisher" in caught.value.hint
+            with pytest.raises(ClientError, match="event loop it was started on"):
+                await asyncio.to_thread(asyncio.run, publisher.publish(b"2", queue))
+            assert (await publisher.publish(b"3", queue)).confirmed
+            assert publisher.counters.published == 2
+            assert await bodies(publisher, queue) == [b"0", b"3"]
 
     asyncio.run(work())

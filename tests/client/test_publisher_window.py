@@ -196,6 +196,16 @@ def test_a_hundred_thousand_messages_need_no_more_than_the_window(leveret_broker
     asyncio.run(work())
 
 
+def test_all_of_a_large_window_may_come_back_as_returned(leveret_broker: Broker) -> None:
+    async def work() -> None:
+        async with publishing(leveret_broker.url, window=30_000) as publisher:
+            receipts = await publisher.publish_many([Message(b"", "nowhere")] * 30_000)
+            assert {receipt.status for receipt in receipts} == {Status.RETURNED}
+            assert publisher.counters.returned == 30_000
+
+    asyncio.run(work())
+
+
 def test_messages_may_come_from_an_asynchronous_generator(amqp_url: str, fresh: Fresh) -> None:
     async def work() -> None:
         queue = fresh()
@@ -264,6 +274,19 @@ def test_many_to_nobody_are_given_up_whether_they_found_a_place_or_not() -> None
             waiting = [publisher.publish(b"", "q") for _ in range(25)]
             results = await asyncio.gather(*waiting, return_exceptions=True)
             assert {type(result) for result in results} == {NotConnected}
+            assert publisher.unconfirmed() == []
+
+    asyncio.run(work())
+
+
+def test_thousands_who_wait_for_a_place_in_vain_are_told_together() -> None:
+    async def work() -> None:
+        async with publishing_to_nobody(window=10) as publisher:
+            results = await asyncio.gather(
+                *(publisher.publish(b"", "q") for _ in range(4000)), return_exceptions=True
+            )
+            assert {type(result) for result in results} == {NotConnected}
+            assert not publisher._rooms
             assert publisher.unconfirmed() == []
 
     asyncio.run(work())

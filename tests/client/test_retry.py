@@ -36,6 +36,7 @@ from tests.client.listening import (
     until_ready,
     until_true,
 )
+from tests.client.proxy import Proxy
 from tests.differential.rabbitmq import RabbitMQ
 
 Fresh = Callable[..., str]
@@ -225,6 +226,51 @@ async def test_a_stateless_retry_waits_unacked_and_a_stop_gives_it_back(amqp_url
         await until_true(lambda: app.health().listeners[0].waiting == 1, "it waits")
         assert await ready(amqp_url, queue) == 0
     assert await ready(amqp_url, queue) == 1
+
+
+@on_a_loop
+async def test_when_many_wait_in_place_the_others_wait_in_the_broker(amqp_url: str, fresh: Fresh) -> None:
+    """However much fails, this process holds a few times its prefetch."""
+    queue, watch = fresh(), Watch()
+    app = application(amqp_url, queue, hooks=watch)
+    most = 0
+
+    @app.listener(queue, prefetch=2, retry=Retry(3, initial_s=60, jitter=0, stateful=False))
+    async def take(body: bytes) -> None:
+        nonlocal most
+        most = max(most, app.health().listeners[0].waiting)
+        raise Flaky
+
+    async with app:
+        await fill(app.publisher, queue, [b""] * 60)
+        await until_true(lambda: app.listeners[0].counters.retried == 60, "all have failed once")
+        assert [outcome for outcome, _, _ in watch.outcomes] == ["retried"] * 40
+        assert app.health().listeners[0].waiting == 20
+        assert most < 60
+    assert await ready(amqp_url, queue) == 20
+
+
+@on_a_loop
+async def test_what_waited_in_place_for_a_connection_that_is_gone_is_forgotten(
+    amqp_url: str, fresh: Fresh
+) -> None:
+    """The broker delivers it again: it must not be here twice."""
+    queue, calls = fresh(), Notes()
+    with Proxy(amqp_url) as proxy:
+        app = application(proxy.url, queue)
+
+        @app.listener(queue, retry=Retry(9, initial_s=60, jitter=0, stateful=False))
+        async def take(body: bytes) -> None:
+            calls.append(body)
+            raise Flaky
+
+        async with app:
+            await fill(app.publisher, queue, [b""] * 5)
+            await calls.reach(5)
+            proxy.cut()
+            await calls.reach(10)
+            await until_true(lambda: app.listeners[0].counters.retried == 10, "all wait again")
+            assert app.health().listeners[0].waiting == 5
 
 
 @on_a_loop

@@ -7,7 +7,9 @@ from leveret.amqp import properties
 from leveret.amqp.events import Settlement
 from leveret.amqp.frames import BODY
 from leveret.amqp.scanner import ACK, NACK
-from leveret.client.errors import ChannelClosed, ConnectionBlocked, NotConnected
+from leveret.client import sender as module
+from leveret.client.backoff import Backoff
+from leveret.client.errors import ChannelClosed, ConnectionBlocked, MessageReturned, NotConnected
 from leveret.client.receipt import Status
 from tests.amqp.session import frames_in, method_of
 from tests.client.paper import CUT, Stage, played, statuses
@@ -214,6 +216,41 @@ def test_a_return_that_is_nobodys_is_ignored() -> None:
         stage.channel.take_content(returned, b"nonsense", b"")
         stage.confirm(1)
         assert receipt.confirmed
+
+    played(work)
+
+
+def test_what_was_returned_is_returned_although_its_confirm_never_comes() -> None:
+    async def work(stage: Stage) -> None:
+        (receipt,) = stage.send("", timeout_s=0.05)
+        await stage.settle_down()
+        returned = method_of(commands.Basic.Return, reply_code=312, reply_text="NO_ROUTE")
+        stage.channel.take_content(returned, receipt.header, b"x")
+        await receipt
+        assert (receipt.status, receipt.returned, receipt.lost) == (Status.RETURNED, True, False)
+        with pytest.raises(MessageReturned, match="312 NO_ROUTE"):
+            receipt.check()
+        counters = stage.publisher.counters
+        assert (counters.returned, counters.lost) == (1, 0)
+
+    played(work)
+
+
+def test_what_was_cut_off_and_then_returned_is_lost_and_nothing_else() -> None:
+    """The first time somebody may have taken it."""
+
+    async def work(stage: Stage) -> None:
+        (receipt,) = stage.send("", timeout_s=0.1)
+        await stage.settle_down()
+        stage.connection.lose()
+        stage.connection.come_back()
+        await stage.settle_down()
+        returned = method_of(commands.Basic.Return, reply_code=312, reply_text="NO_ROUTE")
+        stage.channel.take_content(returned, receipt.header, b"x")
+        await receipt
+        assert (receipt.status, receipt.returned, receipt.reply_code) == (Status.LOST, False, 0)
+        counters = stage.publisher.counters
+        assert (counters.returned, counters.lost) == (0, 1)
 
     played(work)
 
@@ -439,5 +476,30 @@ def test_a_channel_that_only_ever_nacked_from_the_beginning_is_kept() -> None:
             assert receipt.nacked
             await asyncio.sleep(0.02)
         assert len(stage.session.publishing) == 1
+
+    played(work)
+
+
+def test_a_channel_at_rest_is_given_up_although_its_last_confirm_never_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise nothing would ever be sent again."""
+    monkeypatch.setattr(module, "_RENEWALS", Backoff(initial_s=0.01, multiplier=1.0, max_s=0.01, jitter=0.0))
+
+    async def work(stage: Stage) -> None:
+        await stage.ready()
+        stage.connection.lose()
+        stage.connection.come_back()
+        await stage.settle_down()
+        refused, unheard = *stage.send(""), *stage.send("", timeout_s=0.1)
+        await stage.settle_down()
+        stage.confirm(1, kind=NACK)
+        await unheard
+        assert statuses([refused, unheard]) == ["nacked", "lost"]
+        (receipt,) = stage.send("")
+        await stage.settle_down()
+        assert len(stage.session.publishing) == 2
+        stage.confirm(1)
+        assert receipt.confirmed
 
     played(work)

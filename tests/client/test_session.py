@@ -401,6 +401,27 @@ def test_a_session_that_is_given_up_says_why(amqp_url: str) -> None:
     asyncio.run(run())
 
 
+def test_a_session_that_is_given_up_leaves_no_socket_although_nobody_reads_from_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def run() -> None:
+        over = asyncio.Event()
+
+        async def never_reads(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await over.wait()
+
+        async with stand_in(goes_on_with(never_reads)) as url:
+            session = await connect(url)
+            session.send(bytes(32 << 20))
+            session.flush()
+            session.fail("nobody reads")
+            await asyncio.wait_for(session._ended, WAIT_S)
+            over.set()
+
+    monkeypatch.setattr(module, "CLOSE_S", 0.01)
+    asyncio.run(run())
+
+
 # alive or not
 
 

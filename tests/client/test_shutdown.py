@@ -254,6 +254,33 @@ async def test_what_only_waited_at_a_stop_has_not_used_up_an_attempt(amqp_url: s
 
 
 @on_a_loop
+async def test_what_waits_for_its_batch_through_three_deployments_was_never_tried(
+    leveret_broker: Broker,
+) -> None:
+    calls = Notes()
+    for number in range(3):
+        app = application(leveret_broker.url, "q")
+
+        @app.listener("q", batch=Batch(3, 3600))
+        async def never_full(bodies: list[bytes]) -> None:
+            raise AssertionError("two are no batch")
+
+        async with app:
+            if not number:
+                await fill(app.publisher, "q", numbers(2))
+            await until_true(lambda app=app: app.health().listeners[0].waiting == 2, "two wait for a third")
+    app = application(leveret_broker.url, "q")
+
+    @app.listener("q")
+    async def take(delivery: Delivery) -> None:
+        calls.append((delivery.body, delivery.attempt))
+
+    async with app:
+        await calls.reach(2)
+    assert calls == [(b"0", 1), (b"1", 1)]
+
+
+@on_a_loop
 async def test_manual_deliveries_that_were_never_settled_go_back(amqp_url: str, fresh: Fresh) -> None:
     queue, calls = fresh(), Notes()
     app = application(amqp_url, queue)

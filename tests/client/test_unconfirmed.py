@@ -181,3 +181,10 @@ def test_whatever_comes_each_is_found_once(seed: int) -> None:
                 each.resolve(Status.CONFIRMED, 0.0)
             unconfirmed.trim()
         assert list(unconfirmed) == list(model.values())
+
+
+def test_all_of_a_large_window_may_be_returned() -> None:
+    wire = Wire(20_000)
+    found = [wire.unconfirmed.returned(each.seq) for each in wire.receipts]
+    assert found == wire.receipts
+    assert wire.settle(ack(20_000, multiple=True)) == [each.seq for each in wire.receipts]

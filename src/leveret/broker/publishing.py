@@ -137,6 +137,9 @@ def _any_dedup(queues: Sequence[Queue]) -> bool:
 
 def _look_at(seen: dict[bytes, int], header: bytes) -> int:
     """What a content header means for the store: flags, and the priority above them. Or `SPECIAL`."""
+    shape = sequences.shape_of(header)
+    if shape and (known := seen.get(shape)) is not None:
+        return known
     peek = properties.peek(header)
     named = None
     if peek.headers is not None:
@@ -150,10 +153,11 @@ def _look_at(seen: dict[bytes, int], header: bytes) -> int:
     if peek.expiration is not None:
         parse_expiration(peek.expiration)
         meaning |= EXPIRES
-    if len(header) <= _REMEMBERED_BYTES_MAX and named is None:  # one with a sequence does not come again
+    key = header if named is None else shape  # one with a sequence does not come again, but others like it
+    if len(header) <= _REMEMBERED_BYTES_MAX and key and (named is None or sequences.is_like_others(header)):
         if len(seen) >= _REMEMBERED_MAX:
             seen.clear()
-        seen[header] = meaning
+        seen[key] = meaning
     return meaning
 
 

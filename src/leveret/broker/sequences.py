@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from struct import Struct
 from typing import Final
 
+from leveret.amqp import properties
 from leveret.amqp.names import to_bytes
 from leveret.amqp.properties import headers_of, peek
 from leveret.broker.terms import is_integer
@@ -28,6 +29,11 @@ _ENTRY: Final = Struct("<HI")
 _PRODUCER: Final = b"\x0ax-producerS"
 """Key and type, as they stand in a table."""
 _SEQ: Final = b"\x05x-seql"
+_ID_BYTES: Final = 16
+"""At the end of a message id, in which those of one producer may differ."""
+_BEHIND_THE_ID: Final = (
+    properties.TIMESTAMP | properties.TYPE | properties.USER_ID | properties.APP_ID | properties.CLUSTER_ID
+)
 
 
 def sequence_of(header: bytes) -> tuple[bytes, int] | None:
@@ -66,6 +72,29 @@ def leading(header: bytes, start: int, stop: int) -> tuple[bytes, int, int] | No
     if number + 8 > stop or not header.startswith(_SEQ, name_stop):
         return None
     return header[name:name_stop], int.from_bytes(header[number : number + 8], "big", signed=True), number + 8
+
+
+def shape_of(header: bytes) -> bytes:
+    """What headers of one producer have in common: all but the number and the end of the message id.
+
+    Where `is_like_others` holds for one of them, all of this shape mean the same: what differs is the
+    content of two values whose places and lengths are in the shape. Empty where there is no number. A shape
+    is never mistaken for a header, which begins with the class. 0.4 us; to read the header takes 2.
+    """
+    at = header.find(_SEQ)
+    return b"\xff" + header[12 : at + len(_SEQ)] + header[at + len(_SEQ) + 8 : -_ID_BYTES] if at >= 0 else b""
+
+
+def is_like_others(header: bytes) -> bool:
+    """Whether the number is where `shape_of` takes it to be, and the message id is last and long enough."""
+    span = properties.peek(header).headers
+    named = leading(header, *span) if span is not None else None
+    if named is None or named[2] != header.find(_SEQ) + len(_SEQ) + 8:
+        return False
+    message_id = properties.decode(header).get("message_id")
+    is_last = isinstance(message_id, str) and header.endswith(to_bytes(message_id))
+    is_long = len(to_bytes(str(message_id))) >= _ID_BYTES
+    return is_last and is_long and not int.from_bytes(header[12:14], "big") & _BEHIND_THE_ID
 
 
 class Sequences:

@@ -209,7 +209,8 @@ class Publishing:
             if wait_s > _PACE_S:
                 self._show(gauge)
                 await unless(asked, asyncio.sleep(wait_s))
-        await unless(asked, publisher.room())
+        if not publisher.has_room:
+            await unless(asked, publisher.room())
         if account.statuses[Status.LOST] and not self._wrong:
             self._wrong = "a message was lost from sight, so nothing more is published"
         return not self._wrong and not asked.is_set()

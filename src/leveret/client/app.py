@@ -140,8 +140,9 @@ class App:
     @property
     def blocking_publisher(self) -> BlockingPublisher:
         """The same for handlers that are plain functions: its methods wait."""
+        publisher = self.publisher
         assert self._loop is not None
-        return BlockingPublisher(Bridge(self._loop), self.publisher)
+        return BlockingPublisher(Bridge(self._loop), publisher)
 
     @property
     def publisher(self) -> Publisher:

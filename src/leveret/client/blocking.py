@@ -62,6 +62,9 @@ class Bridge:
         except ClientError:
             work.close()
             raise
+        except RuntimeError as error:
+            work.close()
+            raise Closed("the event loop has ended") from error
 
     def check_thread(self) -> None:
         """On the loop itself nobody may wait for the loop."""
@@ -249,7 +252,10 @@ class BlockingPublisher:
         return self._bridge.start(_wait_for(receipt))
 
     async def _sent(self, message: Message, timeout_s: float | None) -> Receipt:
+        started_s = asyncio.get_running_loop().time()
         await self.publisher.room(timeout_s)
+        if timeout_s is not None:
+            timeout_s -= asyncio.get_running_loop().time() - started_s
         body, routing_key, exchange, mandatory, seq, _, said = message
         return self.publisher.send(
             body, routing_key, exchange=exchange, mandatory=mandatory, timeout_s=timeout_s, seq=seq, **said

@@ -269,6 +269,11 @@ class Publisher:
         return [receipt for receipt in self._sender.open_receipts() if receipt.started_s <= before_s]
 
     @property
+    def has_room(self) -> bool:
+        """Whether `room()` would return at once."""
+        return not self._must_wait()
+
+    @property
     def ready(self) -> bool:
         """Whether messages go out at once."""
         return self._sender.sending
