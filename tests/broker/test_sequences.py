@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leveret.amqp import properties
-from leveret.amqp.tables import Value
+from leveret.amqp.names import to_text
+from leveret.amqp.tables import Timestamp, Value
 from leveret.broker import sequences
-from leveret.broker.sequences import Sequences, decode_entries, sequence_of
+from leveret.broker.sequences import Sequences, decode_entries, is_like_others, sequence_of, shape_of
 from leveret.storage.offsets import Range
 
 
@@ -116,3 +117,61 @@ def test_what_is_written_down_is_what_is_known() -> None:
     known.add("späte".encode(), [(5, 70_000)])
     known.add(b"\xff", [((1 << 63) - 1, 1 << 63)])
     assert known_of(known) == {"späte".encode(): [(5, 70_000)], b"\xff": [((1 << 63) - 1, 1 << 63)]}
+
+
+# --- headers of one producer are read once ---------------------------------------------------------------
+
+PLAIN: dict[str, Value] = {"delivery_mode": 2, "priority": 3, "content_type": "text/plain"}
+
+
+def toolkit_header(seq: int = 7, message_id: str = "p-0000000000000007", **more: Value) -> bytes:
+    headers: dict[str, Value] = {"x-producer": "p", "x-seq": seq}
+    return properties.encode({**PLAIN, "headers": headers, "message_id": message_id, **more}, 100)
+
+
+@given(st.integers(-(1 << 63), (1 << 63) - 1), st.binary(min_size=16, max_size=16), st.integers(0, 1 << 40))
+def test_headers_of_one_shape_mean_the_same_whatever_number_and_id_they_have(
+    seq: int, digits: bytes, size: int
+) -> None:
+    first = toolkit_header()
+    other = toolkit_header(seq, "p-" + to_text(digits))
+    other = other[:4] + size.to_bytes(8, "big") + other[12:]
+    assert is_like_others(first)
+    assert shape_of(first) == shape_of(other)
+    assert properties.peek(first) == properties.peek(other)
+    properties.headers_of(other)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        toolkit_header(message_id="short"),
+        toolkit_header(type="t" * 20),
+        toolkit_header(timestamp=Timestamp(1)),
+        toolkit_header(app_id="p-0000000000000007"),
+        toolkit_header(content_type="\x05x-seql12345678"),
+        properties.encode({**PLAIN, "headers": {"x-producer": "p", "x-seq": 7}}, 100),
+        properties.encode({**PLAIN, "message_id": "m" * 20, "headers": {"a": 1, "x-seq": 7}}, 100),
+        properties.encode({**PLAIN, "message_id": "\x05x-seql" + "m" * 20}, 100),
+    ],
+)
+def test_a_header_that_is_not_made_like_that_stands_for_itself_alone(odd: bytes) -> None:
+    assert not is_like_others(odd)
+
+
+def test_a_shape_differs_in_everything_that_matters() -> None:
+    shapes = {
+        shape_of(each)
+        for each in (
+            toolkit_header(),
+            toolkit_header(delivery_mode=1),
+            toolkit_header(priority=4),
+            toolkit_header(expiration="5"),
+            toolkit_header(content_type="a"),
+            toolkit_header(headers={"x-producer": "q", "x-seq": 7}),
+            toolkit_header(headers={"x-producer": "p", "x-seq": 7, "CC": ["a"]}),
+            toolkit_header(message_id="another-0000000000000007"),
+        )
+    }
+    assert len(shapes) == 8
+    assert shape_of(properties.encode(PLAIN, 100)) == b""

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from leveret.client import App, ClientError, Delivery, Park, Queue, Retry, Topology
+from leveret.client import App, ClientError, Closed, Delivery, Park, Queue, Retry, Topology
+from leveret.client.blocking import BlockingPublisher
 from leveret.testing.broker import Broker
 from tests.client.listening import Notes, application, fill, on_a_loop, ready, taken, until_ready, until_true
 
@@ -150,3 +151,18 @@ async def test_the_blocking_publisher_does_not_wait_on_the_loop_of_its_applicati
     assert leveret_broker.depth("out") == 1
     with pytest.raises(ClientError, match="does not run"):
         app.blocking_publisher  # noqa: B018
+
+
+def test_before_its_start_an_application_has_no_publisher_for_threads() -> None:
+    with pytest.raises(ClientError, match="does not run"):
+        _ = App("amqp://127.0.0.1:1/").blocking_publisher
+
+
+def test_a_publisher_for_threads_says_so_when_its_loop_has_ended(leveret_broker: Broker) -> None:
+    async def work() -> BlockingPublisher:
+        async with App(leveret_broker.url) as app:
+            return app.blocking_publisher
+
+    publisher = asyncio.run(work())
+    with pytest.raises(Closed):
+        publisher.publish(b"", "nowhere")

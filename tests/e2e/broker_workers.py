@@ -100,7 +100,7 @@ def committer(channel: BlockingChannel, ledger: Ledger) -> None:
 def trier(channel: BlockingChannel, ledger: Ledger) -> None:
     """Takes one message over and over and gives it back."""
     channel.confirm_delivery()
-    if not ledger.tries:
+    if not channel.queue_declare(TRIED, passive=True).method.message_count:  # it may be there, unconfirmed
         channel.basic_publish("", TRIED, b"again", PERSISTENT)
     while True:
         method, properties, body = channel.basic_get(TRIED)
