@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pika
+import pytest
 
 from tests.differential.rabbitmq import (
     RabbitMQ,
@@ -336,3 +337,22 @@ def running_cluster(count: int = 3) -> Iterator[Cluster]:
             pattern, policy = f"^{MIRRORED_PREFIX.replace('.', '[.]')}", json.dumps(MIRRORED_POLICY)
             cluster.nodes[0].rabbitmqctl("set_policy", "mirrored", pattern, policy, "--apply-to", "queues")
         yield cluster
+
+
+def kill_and_start(cluster: Cluster) -> None:
+    """Its first node dies and comes back."""
+    cluster.nodes[0].kill()
+    cluster.nodes[0].start()
+
+
+def stop_and_start(cluster: Cluster) -> None:
+    """The same in order: clients are told `320 CONNECTION_FORCED`."""
+    cluster.nodes[0].rabbitmqctl("stop_app")
+    cluster.nodes[0].rabbitmqctl("start_app")
+
+
+@pytest.fixture(scope="module")
+def lone_rabbitmq() -> Iterator[Cluster]:
+    """A RabbitMQ of one's own, that may be killed."""
+    with running_cluster(1) as running:
+        yield running

@@ -16,6 +16,7 @@ import pytest
 
 from leveret.client import Batch, Delivery, Message, Queue, Retry, Settled
 from leveret.testing.broker import Broker
+from tests.client.cluster import Cluster, kill_and_start, lone_rabbitmq, stop_and_start  # noqa: F401
 from tests.client.listening import (
     Notes,
     Watch,
@@ -402,6 +403,18 @@ async def test_the_broker_ends_and_starts_again_under_load(
                 leveret_broker.start()
 
     await under_load(leveret_broker.url, Queue("q", dedup=True), happening, **TERMS[terms])
+
+
+@pytest.mark.needs_rabbitmq
+@pytest.mark.parametrize("end", [stop_and_start, kill_and_start], ids=["stopped", "killed"])
+@on_a_loop
+async def test_rabbitmq_ends_and_starts_again_under_load(
+    lone_rabbitmq: Cluster,  # noqa: F811  (the fixture)
+    fresh: Fresh,
+    end: Callable[[Cluster], None],
+) -> None:
+    url = lone_rabbitmq.nodes[0].url
+    await under_load(url, Queue(fresh()), lambda: end(lone_rabbitmq), **TERMS["stateful"])
 
 
 @pytest.mark.parametrize("how", HOW)

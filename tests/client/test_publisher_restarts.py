@@ -14,7 +14,7 @@ from leveret.client.errors import ConfirmTimeout
 from leveret.client.receipt import Status
 from leveret.testing.broker import Broker
 from tests.client.accounts import Books, all_confirmed, declared, drained
-from tests.client.cluster import Cluster, running_cluster, wait_until
+from tests.client.cluster import kill_and_start, lone_rabbitmq, stop_and_start, wait_until  # noqa: F401
 from tests.client.load import Load, body_of, publish_during, publishing
 
 SEED = 20260101
@@ -24,13 +24,6 @@ SEED = 20260101
 def leveret() -> Iterator[Broker]:
     """One that may be stopped."""
     with Broker() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def lone_rabbitmq() -> Iterator[Cluster]:
-    """One that may be killed."""
-    with running_cluster(1) as running:
         yield running
 
 
@@ -63,19 +56,8 @@ def test_leveret_restarts_under_load(leveret, fresh, end, dedup):
     assert all_confirmed(load.books, leveret.url, queue)
 
 
-def kill(rabbitmq: Cluster) -> None:
-    rabbitmq.nodes[0].kill()
-    rabbitmq.nodes[0].start()
-
-
-def stop(rabbitmq: Cluster) -> None:
-    """In order: clients are told `320 CONNECTION_FORCED`."""
-    rabbitmq.nodes[0].rabbitmqctl("stop_app")
-    rabbitmq.nodes[0].rabbitmqctl("start_app")
-
-
 @pytest.mark.needs_rabbitmq
-@pytest.mark.parametrize("end", [stop, kill], ids=["stopped", "killed"])
+@pytest.mark.parametrize("end", [stop_and_start, kill_and_start], ids=["stopped", "killed"])
 def test_rabbitmq_restarts_under_load(lone_rabbitmq, fresh, end):
     url = lone_rabbitmq.nodes[0].url
     load = Load([url], declared(url, fresh()))
