@@ -58,7 +58,7 @@ def test_leveret_restarts_under_load(leveret, fresh, end, dedup):
 
 @pytest.mark.needs_rabbitmq
 @pytest.mark.parametrize("end", [stop_and_start, kill_and_start], ids=["stopped", "killed"])
-def test_rabbitmq_restarts_under_load(lone_rabbitmq, fresh, end):
+def test_rabbitmq_restarts_under_load(lone_rabbitmq, fresh, end):  # noqa: F811  (the fixture)
     url = lone_rabbitmq.nodes[0].url
     load = Load([url], declared(url, fresh()))
     publish_during(lambda: end(lone_rabbitmq), load)
