@@ -3,7 +3,9 @@
 On Leveret the delivery itself goes back with a delay: no copy, nothing to declare. On other brokers a copy
 goes to a delay queue, one per queue and delay, that gives it back when its time is over; the original is
 acked after the copy is confirmed. A delay queue is declared when it is needed and again while it is, and
-vanishes when it is not. The rule: at any moment the message is in the broker at least once.
+vanishes when it is not. The rule: what we do ourselves leaves the message in the broker at every moment.
+The way back out of a delay queue is the broker's dead-lettering, which RabbitMQ does not confirm (decision
+17).
 """
 
 from __future__ import annotations

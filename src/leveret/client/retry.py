@@ -2,8 +2,8 @@
 
 *Stateless*: in this process; the message stays unacked while it waits, and a crash starts the count anew.
 *Stateful*: through the broker, with the count kept there (of an exclusive listener always). In both, what
-waits takes no place from others. This module only says how long; waiting is left to `delays` and to the
-listener.
+waits takes no place from others, but for a stateless retry on a queue with a single active consumer. This
+module only says how long; waiting is left to `delays` and to the listener.
 """
 
 from __future__ import annotations
