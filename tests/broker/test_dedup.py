@@ -7,7 +7,7 @@ import errno
 import pytest
 
 from leveret.amqp import properties
-from leveret.broker import dedup
+from leveret.broker import dedup, sidelogs
 from leveret.broker.dedup import Dedup, Fresh, Kind
 from leveret.storage.errors import WriteFailed
 from leveret.storage.log import Log
@@ -64,8 +64,8 @@ def log_of(memory: Dedup) -> Log:
 
 def restored(disk: SimulatedDisk) -> tuple[Store, Dedup]:
     store = make_store(disk.restart())
-    (log,) = (log for log in store.logs.values() if dedup.owner_of(log) is not None)
-    queue_log = store.log(dedup.owner_of(log) or 0)
+    (log,) = (log for log in store.logs.values() if sidelogs.key_of(log) is not None)
+    queue_log = store.log(int(sidelogs.key_of(log)[1]))
     return store, dedup.restore(store, queue_log, log, window=WINDOW)
 
 
@@ -207,6 +207,6 @@ def test_a_damaged_whole_record_costs_nothing(
 def test_the_memory_says_whose_it_is(store: Store) -> None:
     queue_log = store.create_log(label='["/", "q", false, ""]')
     memory = dedup.create(store, queue_log, window=WINDOW, lasting=True)
-    assert dedup.owner_of(log_of(memory)) == queue_log.id
-    assert dedup.owner_of(queue_log) is None
-    assert dedup.owner_of(store.create_log()) is None
+    assert sidelogs.key_of(log_of(memory)) == (sidelogs.DEDUP, queue_log.id)
+    assert sidelogs.key_of(queue_log) is None
+    assert sidelogs.key_of(store.create_log()) is None

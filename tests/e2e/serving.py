@@ -30,6 +30,7 @@ class Serving:
             str(port),
             "--data-dir",
             str(directory),
+            *(() if "--flight-port" in options else ("--flight-port", "-1")),
         ]
         self._log = directory.with_suffix(".log").open("a+b")
         self.process = subprocess.Popen(

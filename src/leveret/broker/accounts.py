@@ -13,10 +13,13 @@ import re
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from leveret.amqp.errors import AccessRefused
 from leveret.broker.definitions import PermissionRow, UserRow
 
 _COST = {"n": 1 << 12, "r": 8, "p": 1}
 """About 8 ms: logins are checked on the broker's thread, each right password once."""
+_DEFAULT_EXCHANGE = "amq.default"
+"""What the exchange without a name is called in permissions."""
 GUEST = "guest"
 GUEST_HASH = (
     "scrypt$6c6576657265742d67756573742d3030$93055f36612d556e67c52874023b0da4f57024a88bc62a67cf3caaba26b552be"
@@ -43,6 +46,13 @@ class User:
         """`user.may("read", "/", "orders")`."""
         permissions = self.permissions.get(vhost)
         return permissions is not None and _matches(getattr(permissions, what), name)
+
+    def check(self, what: str, vhost: str, kind: str, name: str) -> None:
+        """Raises unless it may: `user.check("write", "/", "exchange", "orders")`."""
+        if not self.may(what, vhost, name or _DEFAULT_EXCHANGE):
+            raise AccessRefused(
+                f"access to {kind} '{name}' in vhost '{vhost}' refused for user '{self.name}'"
+            )
 
 
 class Accounts:

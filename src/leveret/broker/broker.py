@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from leveret.amqp.methods import Method
-from leveret.broker import dedup
+from leveret.amqp.tables import Value
+from leveret.broker import sidelogs
 from leveret.broker.accounts import GUEST, GUEST_HASH, Accounts
 from leveret.broker.connection import Connection
 from leveret.broker.counters import Counters
@@ -95,6 +96,8 @@ class Broker:
         self.counters = Counters()
         self.vhosts: dict[str, VirtualHost] = {}
         self.connections: dict[Connection, None] = {}
+        self.advertised: dict[str, Value] = {}
+        """What clients are told beside the broker's own properties: where else it listens."""
         self.reply_channels: dict[str, Channel] = {}
         """Channels that consume direct replies, by the word that names them."""
         self.seen_headers: dict[bytes, int] = {}
@@ -119,6 +122,8 @@ class Broker:
         self._later: dict[Queue, None] = {}
         self._stalled: dict[Queue, None] = {}
         self._waiting: dict[Channel, None] = {}
+        self._awaited: deque[tuple[int, Callable[[], None]]] = deque()
+        """Who else waits for a sync, by the ticket."""
         self._notices: list[tuple[Channel, Method]] = []
         self._restore(rows)
 
@@ -251,10 +256,15 @@ class Broker:
     def await_durable(self, channel: Channel) -> None:
         self._waiting[channel] = None
 
+    def when_durable(self, answer: Callable[[], None]) -> None:
+        """Calls this, at the end of a turn, when everything changed so far is on disk."""
+        self._awaited.append((self.store.ticket, answer))
+
     @property
     def wants_sync(self) -> bool:
         """Whether somebody waits for what is not synced yet."""
-        return bool(self._waiting or self._stalled) and self.store.safe_ticket < self.store.ticket
+        waited_for = self._waiting or self._stalled or self._awaited
+        return bool(waited_for) and self.store.safe_ticket < self.store.ticket
 
     @property
     def definition(self) -> int:
@@ -308,6 +318,8 @@ class Broker:
         self.defined = max(self.defined, number)
 
     def _release(self) -> None:
+        while self._awaited and self._awaited[0][0] <= self.store.safe_ticket:
+            self._awaited.popleft()[1]()
         for channel in list(self._waiting):
             channel.release()
             if not channel.awaits_durability:
@@ -354,20 +366,23 @@ class Broker:
         if not rows:
             self._make_first_things()
         all_logs = list(self.store.logs.values())
-        logs = _logs_of_queues(log for log in all_logs if dedup.owner_of(log) is None)
-        memories = {dedup.owner_of(log): log for log in all_logs}
+        beside = sidelogs.find(all_logs)
+        logs = _logs_of_queues(log for log in all_logs if sidelogs.key_of(log) is None)
         for row in rows:
             if not isinstance(row, QueueRow | BindingRow):
                 self._restore_row(row)
         for row in [row for row in rows if isinstance(row, QueueRow)]:
-            self.vhosts[row.vhost].restore_queue(row, logs.pop((row.vhost, row.name), None), memories)
+            self.vhosts[row.vhost].restore_queue(row, logs.pop((row.vhost, row.name), None), beside)
         for (vhost, _), log in logs.items():  # the crash came before the definition
             if vhost in self.vhosts:
-                self.vhosts[vhost].restore_queue(row_of(log), log, memories)
+                self.vhosts[vhost].restore_queue(row_of(log), log, beside)
         for row in rows:
             if isinstance(row, BindingRow):
                 self._restore_row(row)
+        for each in self.vhosts.values():
+            each.restore_batches(beside)
         used = {log for each in self.vhosts.values() for queue in each.queues.values() for log in queue.logs}
+        used |= {each.stages.log for each in self.vhosts.values() if each.stages is not None}
         for log in all_logs:
             if log not in used:
                 self.store.delete_log(log)

@@ -16,7 +16,6 @@ from pamqp import commands
 
 from leveret.amqp import methods
 from leveret.amqp.errors import (
-    AccessRefused,
     AmqpError,
     ChannelError,
     ChannelException,
@@ -109,10 +108,7 @@ class Connection:
         return isinstance(capabilities, dict) and capabilities.get(capability) is True
 
     def check_access(self, what: str, kind: str, name: str) -> None:
-        if not self.user.may(what, self.vhost.name, name or "amq.default"):
-            raise AccessRefused(
-                f"access to {kind} '{name}' in vhost '{self.vhost.name}' refused for user '{self.user.name}'"
-            )
+        self.user.check(what, self.vhost.name, kind, name)
 
     # out
 

@@ -14,11 +14,11 @@ consumed, expired, purged, it was stored.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from enum import IntEnum
 from typing import Final
 
+from leveret.broker import sidelogs
 from leveret.broker.ranges import ranges_of
 from leveret.broker.sequences import Sequences, decode_entries, encode_entry, sequence_of
 from leveret.storage.cursor import Cursor
@@ -184,7 +184,7 @@ def create(store: Store, queue_log: Log, *, window: int, lasting: bool) -> Dedup
     """The memory of a new queue; `lasting` if the queue survives a restart."""
     if not lasting:
         return Dedup(window, store, None)
-    log = store.create_log(label=json.dumps({"dedup": queue_log.id}))
+    log = store.create_log(label=sidelogs.label(sidelogs.DEDUP, queue_log.id))
     return Dedup(window, store, store.create_cursor(log, _CURSOR))
 
 
@@ -199,9 +199,3 @@ def restore(store: Store, queue_log: Log, log: Log | None, *, window: int) -> De
     dedup = Dedup(window, store, log.cursors[_CURSOR])
     dedup.read()
     return dedup
-
-
-def owner_of(log: Log) -> int | None:
-    """The id of the queue's log whose memory this log is; None if it is none."""
-    label = json.loads(log.spec.label) if log.spec.label else None
-    return label["dedup"] if isinstance(label, dict) else None

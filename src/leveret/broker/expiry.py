@@ -44,7 +44,7 @@ def drop_expired(queue: Queue, *, before_us: int) -> None:
         if not records:
             queue.broker.timers.cancel((queue, "expiry"))
             if not queue.progress.ready:
-                elsewhere = bool(queue.unacked or queue.delayed)
+                elsewhere = bool(queue.progress.in_flight or queue.delayed)
                 queue.may_expire = queue.arguments.message_ttl_ms is not None or elsewhere
             return
         expired = []

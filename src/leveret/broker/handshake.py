@@ -71,6 +71,7 @@ def greet(connection: Connection, data: bytes) -> None:
         "product": "Leveret",
         "version": RABBITMQ_VERSION,
         "leveret_version": __version__,
+        **connection.broker.advertised,
     }
     connection.send_method(
         0,

@@ -21,6 +21,7 @@ from leveret.amqp.methods import make
 from leveret.amqp.names import to_bytes
 from leveret.amqp.tables import Value
 from leveret.broker import deadletters, overflow, replyto, requeue, sequences
+from leveret.broker.accounts import User
 from leveret.broker.arguments import parse_expiration
 from leveret.broker.deaths import Reason
 from leveret.broker.exchange import Exchange
@@ -78,7 +79,7 @@ def publish(channel: Channel, method: bytes, contents: list[tuple[bytes, bytes]]
             meaning = seen.get(header)
             if meaning is None:
                 try:
-                    meaning = _look_at(seen, header)
+                    meaning = look_at(seen, header)
                 except AmqpError:
                     _accept(channel, route, messages, persistent=bool(all_flags & PERSISTENT))
                     raise
@@ -135,7 +136,20 @@ def _any_dedup(queues: Sequence[Queue]) -> bool:
     return any(queue.dedup is not None for queue in queues)
 
 
-def _look_at(seen: dict[bytes, int], header: bytes) -> int:
+def look_closely(user: User, key: str, header: bytes) -> tuple[list[str], bytes, int]:
+    """Of a header that is `SPECIAL`: all keys of its message, what is kept of it, and what that means."""
+    peek = properties.peek(header)
+    if peek.user_id is not None:
+        _check_user(user, peek.user_id)
+    keys, header = _copies(key, header)
+    flags = PERSISTENT if peek.persistent else 0
+    if peek.expiration is not None:
+        parse_expiration(peek.expiration)
+        flags |= EXPIRES
+    return keys, header, flags | peek.priority << 8
+
+
+def look_at(seen: dict[bytes, int], header: bytes) -> int:
     """What a content header means for the store: flags, and the priority above them. Or `SPECIAL`."""
     shape = sequences.shape_of(header)
     if shape and (known := seen.get(shape)) is not None:
@@ -164,28 +178,22 @@ def _look_at(seen: dict[bytes, int], header: bytes) -> int:
 def _publish_singly(channel: Channel, route: Route, contents: Sequence[tuple[bytes, bytes]]) -> None:
     """One by one, because headers decide: where it goes, who sent it, who answers."""
     for header, body in contents:
-        peek = properties.peek(header)
-        _check_mode(peek.delivery_mode)
-        if peek.user_id is not None:
-            _check_user(channel, peek.user_id)
-        flags = PERSISTENT if peek.persistent else 0
-        if peek.expiration is not None:
-            parse_expiration(peek.expiration)
-            flags |= EXPIRES
-        header = replyto.answerable(channel, header)
+        _check_mode(properties.peek(header).delivery_mode)
+        keys, kept, meaning = look_closely(channel.connection.user, route.key, header)
+        kept = replyto.answerable(channel, kept)
         if replyto.is_reply_key(route.key) and not route.exchange.name:
-            _accept_reply(channel, route, header, body)
+            _accept_reply(channel, route, kept, body)
             continue
-        keys, header = _copies(route, header)
-        queues = tuple(channel.vhost.route_message(route.exchange, keys, header))
-        message = Message(route.exchange_bytes, route.key_bytes, header, body, flags, peek.priority)
+        queues = tuple(channel.vhost.route_message(route.exchange, keys, kept))
+        flags = meaning & 0xFF
+        message = Message(route.exchange_bytes, route.key_bytes, kept, body, flags, meaning >> 8)
         single = route._replace(
             queues=queues,
             refusing=any(map(overflow.refuses, queues)),
             durable=_any_durable(queues),
             dedup=_any_dedup(queues),
         )
-        _accept(channel, single, [message], persistent=peek.persistent)
+        _accept(channel, single, [message], persistent=bool(flags & PERSISTENT))
 
 
 def _check_mode(mode: int | None) -> None:
@@ -193,8 +201,7 @@ def _check_mode(mode: int | None) -> None:
         raise PreconditionFailed(f"invalid message: {{delivery_mode_unknown,{mode}}}")
 
 
-def _check_user(channel: Channel, user_id: bytes) -> None:
-    user = channel.connection.user
+def _check_user(user: User, user_id: bytes) -> None:
     if user_id != to_bytes(user.name) and "impersonator" not in user.tags:
         raise PreconditionFailed(
             f"user_id property set to '{user_id.decode('utf-8', 'replace')}' but authenticated user was "
@@ -202,10 +209,10 @@ def _check_user(channel: Channel, user_id: bytes) -> None:
         )
 
 
-def _copies(route: Route, header: bytes) -> tuple[list[str], bytes]:
+def _copies(key: str, header: bytes) -> tuple[list[str], bytes]:
     """All routing keys of a message, and its header without the blind copies."""
     headers = properties.headers_of(header)
-    keys = [route.key]
+    keys = [key]
     for name in ("CC", "BCC"):
         if name in headers:
             keys += _keys_of(name, headers[name])

@@ -1,10 +1,11 @@
 """A queue: one log, one cursor, and the consumers that compete for what is ready.
 
-Owns the order of things: what comes in is appended, what is ready goes to whoever has credit, what is settled
-leaves, what is returned goes back to its place. Each further rule has a file of its own: `expiry` (TTL),
-`overflow` (length limits), `deadletters` (where messages go that die), `dedup` (what publishers send twice),
-`consumer` (whose turn it is). Frames and tags are the channel's. The rule: a message is in exactly one state
-of the cursor (ready, delayed, in flight, settled) at any time; a change of state is one call of the store.
+Owns the order of things: what comes in is appended, what is ready goes to whoever has credit, what is
+settled leaves, what is returned goes back to its place. Each further rule has a file of its own: `expiry`
+(TTL), `overflow` (length limits), `deadletters` (where messages go that die), `dedup` (what publishers send
+twice), `consumer` (whose turn it is), `leases` (what queries hold). Frames and tags are the channel's. The
+rule: a message is in exactly one state of the cursor (ready, delayed, in flight, settled) at any time; a
+change of state is one call of the store.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from leveret.broker.consumer import UNLIMITED, Consumer, Consumers
 from leveret.broker.deaths import Reason
 from leveret.broker.dedup import Dedup
 from leveret.broker.flags import EXPIRES
+from leveret.broker.leases import Leases
 from leveret.broker.ranges import ranges_of
 from leveret.broker.work import Work
 from leveret.storage.cursor import Cursor
@@ -83,6 +85,9 @@ class Queue:
         """The connection that an exclusive queue belongs to."""
         self.dedup = dedup
         """What it remembers of publishes, where it stores each once."""
+        self.leases: Leases | None = None
+        self.hidden = 0
+        """How many rows of batches that are not committed are in it: in flight, and nobody's."""
         self.consumers = Consumers(single_active=arguments.single_active_consumer)
         self.deleted = False
         self.defined = 0
@@ -104,9 +109,18 @@ class Queue:
 
     @property
     def logs(self) -> list[Log]:
-        """All that the store keeps of it: its log, and behind it what it remembers of publishes."""
+        """All that the store keeps of it: its log, behind it what it remembers of publishes, and of
+        queries.
+        """
         memory = None if self.dedup is None else self.dedup.log
-        return [self.log] if memory is None else [self.log, memory]
+        notes = None if self.leases is None else self.leases.log
+        return [self.log, *(each for each in (memory, notes) if each is not None)]
+
+    def queries(self) -> Leases:
+        """What queries hold of it, kept account of from the first time on that one asks."""
+        if self.leases is None:
+            self.leases = Leases(self)
+        return self.leases
 
     @property
     def ready(self) -> int:
@@ -114,7 +128,7 @@ class Queue:
 
     @property
     def unacked(self) -> int:
-        return len(self.progress.in_flight)
+        return len(self.progress.in_flight) - self.hidden
 
     @property
     def delayed(self) -> int:
@@ -172,9 +186,7 @@ class Queue:
         """Lets messages move as far as they can now."""
         if self.deleted:
             return
-        self._wake_delayed()
-        if self.may_expire:
-            expiry.drop_expired(self, before_us=self.broker.turn_us)
+        self.catch_up()
         if self.consumers:
             self._dispatch()
         if self.may_expire:
@@ -184,6 +196,12 @@ class Queue:
         due_us = self.progress.next_due_us
         if due_us is not None:
             self.broker.timers.set((self, "delayed"), due_us, self.wake)
+
+    def catch_up(self) -> None:
+        """What time has changed since: delays that are over, lives that are."""
+        self._wake_delayed()
+        if self.may_expire:
+            expiry.drop_expired(self, before_us=self.broker.turn_us)
 
     def _wake_delayed(self) -> None:
         """What was delayed until now is ready, whether anybody wants it or not."""
@@ -219,6 +237,32 @@ class Queue:
             if self.progress.ready:
                 self.broker.stall(self)
             return 0, []
+        return sum(stop - start for start, stop in ranges), self._living(ranges)
+
+    def lease(self, count: int, *, who: bytes) -> list[Range]:
+        """The next messages that are ready go into flight, for one who keeps account: those that are alive.
+
+        Bodies are looked at only where a rule of the queue asks for it.
+        """
+        ranges = self.cursor.lease(count, who=who)
+        looked_at = self.may_expire or self.arguments.max_length_bytes is not None
+        if looked_at or (self.arguments.delivery_limit is not None and self.progress.counts):
+            offsets = sorted(record.offset for record in self._living(ranges))
+            return ranges_of(offsets)
+        return sorted(ranges)
+
+    def release(self, ranges: Sequence[Range]) -> None:
+        """What was leased is ready again, as if nobody had had it."""
+        self.cursor.release(ranges)
+        self.came_back(ranges)
+
+    def came_back(self, ranges: Sequence[Range]) -> None:
+        """Messages are ready that were not: given back, or shown for the first time."""
+        self.waiting_bytes += self.counted_bytes(ranges)
+        self.wake()
+
+    def _living(self, ranges: Sequence[Range]) -> list[Record]:
+        """What of the messages just taken can be delivered: the others are buried, or written off."""
         records = self.log.read(ranges)
         taken = sum(stop - start for start, stop in ranges)
         if len(records) < taken:
@@ -229,7 +273,7 @@ class Queue:
             records = expiry.bury_expired(self, records, before_us=self.broker.turn_us)
         if self.arguments.delivery_limit is not None and self.progress.counts:
             records = self._bury_worn_out(records, self.arguments.delivery_limit)
-        return taken, records
+        return records
 
     def _bury_worn_out(self, records: list[Record], limit: int) -> list[Record]:
         """A crash returns what was in flight without asking for the limit: it is seen here."""

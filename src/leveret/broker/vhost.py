@@ -16,12 +16,15 @@ from typing import TYPE_CHECKING
 from leveret.amqp.errors import NotFound
 from leveret.amqp.properties import headers_of
 from leveret.amqp.tables import Value, decode_table, encode_table
-from leveret.broker import dedup
+from leveret.broker import dedup, sidelogs
 from leveret.broker.arguments import QueueArguments, alternate_exchange
 from leveret.broker.definitions import BindingRow, Change, ExchangeRow, QueueRow
 from leveret.broker.exchange import Bound, Exchange
 from leveret.broker.exchanges import ROUTERS
+from leveret.broker.leases import Leases, give_back_strays
 from leveret.broker.queue import CURSOR, Queue
+from leveret.broker.sidelogs import SideLogs
+from leveret.broker.stages import Stages
 from leveret.storage.log import Log
 
 if TYPE_CHECKING:
@@ -53,6 +56,8 @@ class VirtualHost:
             )
             for exchange, type_ in _PREDECLARED
         }
+        self.stages: Stages | None = None
+        """What batches have written that are not committed; from the first one on."""
         self._by_headers: dict[Exchange, bool] = {}
         self._by_headers_version = 0
         self._leaving: deque[Exchange] = deque()
@@ -237,6 +242,25 @@ class VirtualHost:
             self.broker.store.delete_log(log)
         return number
 
+    # batches
+
+    def batches(self) -> Stages:
+        """What batches write, kept account of from the first one on."""
+        if self.stages is None:
+            self.stages = Stages(self)
+        return self.stages
+
+    def restore_batches(self, beside: SideLogs) -> None:
+        """After the queues. What is leased, and neither in a query's nor in a batch's account, goes back."""
+        log = beside.get((sidelogs.STAGES, self.name))
+        if log is not None:
+            self.stages = Stages(self, log)
+        for queue in self.queues.values():
+            accounted = [] if queue.leases is None else list(queue.leases.held())
+            if self.stages is not None:
+                accounted += self.stages.hidden(queue)
+            give_back_strays(queue, accounted)
+
     # bindings
 
     def bind(self, source: Exchange, destination: Bound, key: str, arguments: Mapping[str, Value]) -> int:
@@ -328,11 +352,11 @@ class VirtualHost:
             alternate=alternate_exchange(row.arguments, name=row.name, vhost=self.name),
         )
 
-    def restore_queue(self, row: QueueRow, log: Log | None, memories: Mapping[int | None, Log]) -> None:
+    def restore_queue(self, row: QueueRow, log: Log | None, beside: SideLogs) -> None:
         """The queue over its log, whose label knows best; over a new one if there is none.
 
         A log is missing when its creation was lost with the last moments of a process. Nothing that was
-        promised can have been in it. `memories` are the logs of what queues remember, by the ids of theirs.
+        promised can have been in it. `beside` are the logs in which it keeps account of other things.
         """
         defined = row
         if log is None:
@@ -345,7 +369,8 @@ class VirtualHost:
         memory = None
         if arguments.dedup:
             window = arguments.dedup_window
-            memory = dedup.restore(self.broker.store, log, memories.get(log.id), window=window)
+            kept = beside.get((sidelogs.DEDUP, log.id))
+            memory = dedup.restore(self.broker.store, log, kept, window=window)
         queue = self.queues[row.name] = Queue(
             self.broker,
             self,
@@ -357,6 +382,9 @@ class VirtualHost:
             auto_delete=row.auto_delete,
             dedup=memory,
         )
+        notes = beside.get((sidelogs.LEASES, log.id))
+        if notes is not None:
+            queue.leases = Leases(queue, notes)
         if row != defined:
             queue.defined = self.broker.define(Change(row))
         queue.wake()

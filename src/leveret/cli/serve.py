@@ -16,6 +16,8 @@ import typer
 from leveret.storage.errors import StorageError
 
 _HTTP_PORT = 15672
+_FLIGHT_PORT = 8815
+_OFF = -1
 
 
 def serve(
@@ -25,18 +27,44 @@ def serve(
         int | None,
         typer.Option(help="Port for HTTP; 0 picks a free one. 15672 unless --port is 0.", show_default=False),
     ] = None,
+    flight_port: Annotated[
+        int | None,
+        typer.Option(
+            help="Port for Arrow Flight, which Spark uses; 0 picks a free one, -1 is off. 8815 unless --port "
+            "is 0. Needs leveret[spark].",
+            show_default=False,
+        ),
+    ] = None,
+    flight_tls_cert: Annotated[
+        Path | None, typer.Option(help="Certificate chain (PEM): Flight then speaks TLS only.")
+    ] = None,
+    flight_tls_key: Annotated[Path | None, typer.Option(help="The key of that certificate (PEM).")] = None,
     data_dir: Annotated[Path, typer.Option(help="Where messages and definitions are kept.")] = Path(
         "leveret-data"
     ),
 ) -> None:
     """Run the broker until it is told to stop (Ctrl-C or SIGTERM)."""
     from leveret.cli import serving
+    from leveret.server.flight.endpoint import FlightSettings
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
     if http_port is None:
         http_port = _HTTP_PORT if port else 0
+    if flight_port is None:
+        flight_port = _FLIGHT_PORT if port else 0
+    if (flight_tls_cert is None) != (flight_tls_key is None):
+        raise typer.BadParameter("a certificate needs its key, and the other way round: --flight-tls-key")
+    flight = FlightSettings(
+        str(data_dir),
+        host,
+        flight_port,
+        None if flight_tls_cert is None else str(flight_tls_cert),
+        None if flight_tls_key is None else str(flight_tls_key),
+    )
     try:
-        failed = asyncio.run(serving.serve(host, port, http_port, data_dir))
+        failed = asyncio.run(
+            serving.serve(host, port, http_port, data_dir, None if flight_port == _OFF else flight)
+        )
     except (StorageError, OSError) as error:
         typer.echo(f"leveret: {error}", err=True)
         raise typer.Exit(1) from None

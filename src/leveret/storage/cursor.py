@@ -77,8 +77,7 @@ class Cursor:
         Fewer come when no more are ready, or when the durable mark is reached: then the next sync moves it.
         """
         self.check(who)
-        if n < 0:
-            raise BadRequest(f"{n} messages can't be taken", hint="Take none or more.")
+        _check_number(n)
         recorder = self._recorder
         with recorder.lock:
             self.progress.wake(recorder.now_us())
@@ -88,6 +87,35 @@ class Cursor:
                 recorder.record(self, Entry(Kind.DELIVERED, taken, who=who))
             self._move_mark(max((stop for _, stop in taken), default=0))
         return taken
+
+    def lease(self, n: int, *, who: bytes = b"") -> list[Range]:
+        """The same for one who keeps account: they stay in flight also when the store is opened again.
+
+        Nobody may see them before this is durable, and so the mark does not matter.
+        """
+        self.check(who)
+        _check_number(n)
+        recorder = self._recorder
+        with recorder.lock:
+            self.progress.wake(recorder.now_us())
+            taken = self.progress.lease(n)
+            if taken:
+                recorder.record(self, Entry(Kind.LEASED, taken, who=who))
+        return taken
+
+    def hold(self, ranges: Sequence[Range], *, who: bytes = b"") -> int:
+        """Leases exactly these, which nobody has taken."""
+        self.check(who)
+        with self._recorder.lock:
+            self.progress.hold(ranges)
+            return self._recorder.record(self, Entry(Kind.LEASED, ranges, who=who))
+
+    def release(self, ranges: Sequence[Range], *, who: bytes = b"") -> int:
+        """What was leased is ready again, as if nobody had had it."""
+        self.check(who)
+        with self._recorder.lock:
+            self.progress.release(ranges)
+            return self._recorder.record(self, Entry(Kind.RELEASED, ranges, who=who))
 
     def settle(self, ranges: Sequence[Range], outcome: Outcome = Outcome.ACKED, *, who: bytes = b"") -> int:
         """What was taken is done with. `NotInFlight`, and no change, when some of it was not taken."""
@@ -127,7 +155,7 @@ class Cursor:
         return self.progress.is_redelivered(offset)
 
     def reopen(self, *, clean: bool, transient: Sequence[Range]) -> None:
-        """After a restart: what was in flight comes back, what is gone is settled."""
+        """After a restart: what was in flight and not leased comes back, what is gone is settled."""
         progress = self.progress
         if not clean:
             progress.redelivered_below = progress.mark
@@ -138,10 +166,14 @@ class Cursor:
         absent = progress.open(self.log.present(), self.log.next)
         if absent:
             self._recorder.record(self, Entry(Kind.SETTLED, absent, Outcome.RESTART))
-        in_flight = list(progress.in_flight.ranges())
+        in_flight = progress.in_flight.copy()
+        in_flight.remove_many(list(progress.leased.ranges()))
         if in_flight:
-            self.give_back(in_flight)
+            self.give_back(list(in_flight.ranges()))
         gone = [r for start, stop in transient for r in progress.settled.unsettled(start, stop)]
+        leased = [r for start, stop in gone for r in progress.leased.ranges(start, stop)]
+        if leased:
+            self.give_back(leased)
         if gone:
             self.drop(gone, Outcome.RESTART)
         if progress.priorities:
@@ -182,6 +214,11 @@ class Cursor:
             self.progress.mark = needed + MARK_AHEAD
             entry = Entry(Kind.MARKED, [(0, self.progress.mark)])
             self._mark_ticket = self._recorder.record(self, entry)
+
+
+def _check_number(n: int) -> None:
+    if n < 0:
+        raise BadRequest(f"{n} messages can't be taken", hint="Take none or more.")
 
 
 def check_name(name: str) -> None:

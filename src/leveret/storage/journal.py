@@ -42,6 +42,10 @@ class Kind(IntEnum):
     """These offsets were durable at the entry's time: for the audit."""
     REOPENED = 7
     """After an unclean stop: anything below the stop of the range may have been delivered before."""
+    LEASED = 8
+    """In flight, and not given back when the store is opened again: somebody keeps account of it."""
+    RELEASED = 9
+    """What was leased is ready again, as if nobody had had it."""
 
 
 class Outcome(IntEnum):

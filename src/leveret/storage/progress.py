@@ -24,7 +24,7 @@ from leveret.storage.records import Message
 
 _DUE_SHIFT = 64
 _OFFSET_MASK = (1 << _DUE_SHIFT) - 1
-_SECTIONS = Struct("<QQQQQQ")
+_SECTIONS = Struct("<QQQQQQQ")
 
 
 class Progress:
@@ -33,6 +33,8 @@ class Progress:
     def __init__(self, *, start: int = 0, priorities: int = 0) -> None:
         self.settled = AckSet(start)
         self.in_flight = OffsetSet()
+        self.leased = OffsetSet()
+        """Those in flight that stay so when the store is opened again."""
         self.delayed = OffsetSet()
         self.counts: dict[int, int] = {}
         """How often an unsettled offset was returned; an offset that is in here has been delivered before."""
@@ -137,6 +139,29 @@ class Progress:
         self.in_flight.add_many(taken)
         return taken
 
+    def lease(self, n: int) -> list[Range]:
+        """Moves the next `n` that are ready into flight, to stay there also through a restart."""
+        taken = self.take(n, limit=OFFSET_LIMIT)
+        self.leased.add_many(taken)
+        return taken
+
+    def hold(self, ranges: Sequence[Range]) -> None:
+        """The same with these, which are ready or delayed."""
+        self.check_waiting(ranges)
+        for level in self._ready:
+            level.remove_many(ranges)
+        if self.delayed.remove_many(ranges):  # or an old time would end a later delay
+            self._due = [each for each in self._due if each & _OFFSET_MASK in self.delayed]
+            heapify(self._due)
+        self.in_flight.add_many(ranges)
+        self.leased.add_many(ranges)
+
+    def release(self, ranges: Sequence[Range]) -> None:
+        """From leased to ready, as if nobody had had them."""
+        self.check_leased(ranges)
+        self._leave_flight(ranges)
+        self._make_ready(ranges)
+
     def wake(self, now_us: int) -> int:
         """Moves what is due from delayed to ready; says how many."""
         woken = 0
@@ -167,12 +192,16 @@ class Progress:
         self._count(ranges, counted)
         if not_before_us:
             self._delay(ranges, not_before_us)
-        elif len(self._ready) == 1:
-            self._ready[0].add_many(ranges)
         else:
-            for start, stop in ranges:
-                for offset in range(start, stop):
-                    self._ready[self._level(offset)].add(offset, offset + 1)
+            self._make_ready(ranges)
+
+    def _make_ready(self, ranges: Sequence[Range]) -> None:
+        if len(self._ready) == 1:
+            self._ready[0].add_many(ranges)
+            return
+        for start, stop in ranges:
+            for offset in range(start, stop):
+                self._ready[self._level(offset)].add(offset, offset + 1)
 
     def check_waiting(self, ranges: Sequence[Range]) -> None:
         """Raises unless each of these is ready or delayed, once."""
@@ -190,7 +219,17 @@ class Progress:
         _check_disjoint(ranges)
         for start, stop in ranges:
             if not self.in_flight.covers(start, stop):
-                raise _not_in_flight(start, stop)
+                raise NotInFlight(f"{_offsets_are(start, stop)} not in flight")
+
+    def check_leased(self, ranges: Sequence[Range]) -> None:
+        """Raises unless each of these is leased, once."""
+        _check_disjoint(ranges)
+        for start, stop in ranges:
+            if not self.leased.covers(start, stop):
+                hint = (
+                    "Only what was leased and neither settled, returned nor released since can be released."
+                )
+                raise NotInFlight(f"{_offsets_are(start, stop)} not leased", hint=hint)
 
     def _leave_flight(self, ranges: Sequence[Range]) -> None:
         """Takes them out of flight in one pass; puts them back and raises when some were not in flight."""
@@ -203,6 +242,8 @@ class Progress:
             for start, stop in ranges:
                 self.in_flight.add_many(list(self._was_in_flight(start, min(stop, self._end))))
             self.check_in_flight(ranges)
+        if self.leased:
+            self.leased.remove_many(ranges)
 
     def _was_in_flight(self, start: int, stop: int) -> Iterator[Range]:
         """An offset below the end that is neither settled nor waiting can only have been in flight."""
@@ -258,13 +299,22 @@ class Progress:
             self.mark = max(self.mark, ranges[0][1])
         elif entry.kind is Kind.DELIVERED:
             self.delayed.remove_many(ranges)
+            self.leased.remove_many(ranges)  # the entry that ended the lease is damaged, if there was one
             self.in_flight.add_many(ranges)
-        elif entry.kind is Kind.SETTLED:
-            self.in_flight.remove_many(ranges)
+        elif entry.kind is Kind.LEASED:
             self.delayed.remove_many(ranges)
+            self.in_flight.add_many(ranges)
+            self.leased.add_many(ranges)
+        elif entry.kind is Kind.RELEASED:
+            self.in_flight.remove_many(ranges)
+            self.leased.remove_many(ranges)
+        elif entry.kind is Kind.SETTLED:
+            for each in (self.in_flight, self.leased, self.delayed):
+                each.remove_many(ranges)
             self._settle(ranges)
         elif entry.kind is Kind.RETURNED:
             self.in_flight.remove_many(ranges)
+            self.leased.remove_many(ranges)
             self._count(ranges, counted=bool(entry.outcome))
             if entry.not_before_us:
                 self.delayed.add_many(ranges)
@@ -292,7 +342,7 @@ class Progress:
             absent.add_many(list(self.settled.unsettled(self.settled.low, stop)))
         absent.remove_many(list(there.ranges()))
         gone = list(absent.ranges())
-        for busy in (self.in_flight, self.delayed):
+        for busy in (self.in_flight, self.leased, self.delayed):
             busy.remove_many(gone)
         self._settle(gone)
         return gone
@@ -313,6 +363,7 @@ class Progress:
         copy = Progress(priorities=self.priorities)
         copy.settled = self.settled.copy()
         copy.in_flight = self.in_flight.copy()
+        copy.leased = self.leased.copy()
         copy.delayed = self.delayed.copy()
         copy.counts = self.counts.copy()
         copy.mark = self.mark
@@ -324,7 +375,8 @@ class Progress:
         """Everything but what is ready and the priorities, which the log knows."""
         due = array("Q", chain.from_iterable(self.delays()))
         counts = array("Q", chain.from_iterable(self.counts.items()))
-        parts = [self.settled.encode(), self.in_flight.encode(), due.tobytes(), counts.tobytes()]
+        sets = [self.settled.encode(), self.in_flight.encode()]
+        parts = [*sets, due.tobytes(), counts.tobytes(), self.leased.encode()]
         return _SECTIONS.pack(self.mark, self.redelivered_below, *map(len, parts)) + b"".join(parts)
 
     @classmethod
@@ -339,6 +391,7 @@ class Progress:
         progress.mark, progress.redelivered_below = mark, redelivered_below
         progress.settled = AckSet.decode(parts[0])
         progress.in_flight = OffsetSet.decode(parts[1])
+        progress.leased = OffsetSet.decode(parts[4])
         due, counts = array("Q", parts[2]), array("Q", parts[3])
         delays = zip(due[::2], due[1::2], strict=True)
         progress._due = [time_us << _DUE_SHIFT | offset for offset, time_us in delays]
@@ -364,6 +417,5 @@ def _not_a_range(start: int, stop: int) -> BadRequest:
     )
 
 
-def _not_in_flight(start: int, stop: int) -> NotInFlight:
-    which = f"offset {start} is" if stop == start + 1 else f"offsets {start} to {stop - 1} are"
-    return NotInFlight(f"{which} not in flight")
+def _offsets_are(start: int, stop: int) -> str:
+    return f"offset {start} is" if stop == start + 1 else f"offsets {start} to {stop - 1} are"

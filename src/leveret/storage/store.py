@@ -288,9 +288,13 @@ class Store:
             now_us = self._clock()
             for (log, messages), each in zip(transaction.appends, transaction.measured, strict=True):
                 transaction.offsets.append(self._append(log, messages, each, now_us=now_us))
+            for position, (cursor, who) in transaction.held.items():
+                cursor.hold([transaction.offsets[position]], who=who)
             for cursor, entry in transaction.entries:
                 if entry.kind is Kind.SETTLED:
                     cursor.progress.settle(entry.ranges)
+                elif entry.kind is Kind.RELEASED:
+                    cursor.progress.release(entry.ranges)
                 else:
                     cursor.progress.give_back(
                         entry.ranges, not_before_us=entry.not_before_us, counted=bool(entry.outcome)

@@ -44,6 +44,8 @@ class Transaction:
     drops: list[tuple[Cursor, Entry]] = field(default_factory=list)
     """Of what waits to be delivered."""
     offsets: list[Range] = field(default_factory=list)
+    held: dict[int, tuple[Cursor, bytes]] = field(default_factory=dict)
+    """Appends, by their position, that nobody sees before they are released: the cursor, and who has them."""
     measured: list[tuple[int, bool]] = field(default_factory=list)
     """Of the appends: see `log.measure`."""
     undoing: bool = False
@@ -52,6 +54,11 @@ class Transaction:
 
     def append(self, log: Log, messages: Sequence[Message]) -> None:
         self.appends.append((log, messages))
+
+    def append_held(self, cursor: Cursor, messages: Sequence[Message], *, who: bytes = b"") -> None:
+        """Appends to the cursor's log what it leases at once: nobody sees it before it is released."""
+        self.held[len(self.appends)] = (cursor, who)
+        self.append(cursor.log, messages)
 
     def settle(self, cursor: Cursor, ranges: Sequence[Range], outcome: Outcome, *, who: bytes = b"") -> None:
         """What was taken is done with."""
@@ -62,6 +69,10 @@ class Transaction:
     ) -> None:
         """What was taken goes back to its place."""
         self.entries.append((cursor, Entry(Kind.RETURNED, ranges, int(counted), b"", not_before_us)))
+
+    def release(self, cursor: Cursor, ranges: Sequence[Range]) -> None:
+        """What was leased is ready, as if nobody had had it."""
+        self.entries.append((cursor, Entry(Kind.RELEASED, ranges)))
 
     def drop(self, cursor: Cursor, ranges: Sequence[Range], outcome: Outcome) -> None:
         """What nobody has taken is settled: an expired message, say, whose copy goes to the dead letters."""
@@ -85,8 +96,13 @@ class Transaction:
             self._store.prepare(log, counts[log.id], undoing=self.undoing)
         for cursor, entry in (*self.entries, *self.drops):
             cursor.check(entry.who, entry.not_before_us)
+        for cursor, who in self.held.values():
+            cursor.check(who)
         for cursor, ranges in _by_cursor(self.entries):
             cursor.progress.check_in_flight(ranges)
+        for cursor, entry in self.entries:
+            if entry.kind is Kind.RELEASED:
+                cursor.progress.check_leased(entry.ranges)
         for cursor, ranges in _by_cursor(self.drops):
             cursor.progress.check_waiting(ranges)
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from types import TracebackType
@@ -24,6 +25,7 @@ from typing import Any, TypeVar
 from leveret.broker.broker import Limits
 from leveret.broker.queue import Queue
 from leveret.server.definitions import Definitions
+from leveret.server.flight.endpoint import FlightEndpoint, FlightSettings
 from leveret.server.server import DefinitionStore, Server, wall_clock_us
 from leveret.storage.files import Files, OsFiles
 from leveret.storage.store import Options
@@ -51,8 +53,10 @@ class Broker:
         limits: Limits = Limits(),  # noqa: B008  (frozen)
         options: Options = _SMALL,
         port: int = 0,
+        flight: bool = False,
     ) -> None:
-        """In memory unless a directory is given; on the wall clock unless a virtual one is."""
+        """In memory unless a directory is given; on the wall clock unless a virtual one is. With `flight`,
+        which needs a directory, Spark can read and write it."""
         self.clock = clock
         self.disk = None if directory is not None else SimulatedDisk()
         """What an in-memory broker writes to: it can crash, fill up and fail."""
@@ -60,8 +64,10 @@ class Broker:
         self._limits = limits
         self._options = options
         self._port = port
+        self._flight = FlightSettings(str(directory)) if flight else None
         self._definitions = MemoryDefinitions()
         self._server: Server | None = None
+        self.endpoint: FlightEndpoint | None = None
         self.faults = Faults(self)
         self._loop: asyncio.AbstractEventLoop
         self._thread: threading.Thread | None = None
@@ -87,7 +93,7 @@ class Broker:
     ) -> None:
         if self.clock is not None:
             self.clock.ignore(self._tick)
-        await self.server.stop()
+        await self._stop()
 
     def start(self) -> None:
         """Runs it in a thread; returns when it listens."""
@@ -117,7 +123,7 @@ class Broker:
             if self.clock is not None:
                 self.clock.ignore(self._tick)
             if not self.server.ended.is_set():
-                self.run(self.server.stop())
+                self.run(self._stop())
             self._thread.join(WAIT_S)
             self._thread = None
 
@@ -164,6 +170,16 @@ class Broker:
         await self._server.start()
         if self.clock is not None:
             self.clock.listen(self._tick)
+        if self._flight is not None:
+            self.endpoint = FlightEndpoint(self._server.broker, self._server.turns, self._flight)
+            await self.endpoint.start()
+            self._flight = replace(self._flight, port=self.endpoint.port)
+
+    async def _stop(self) -> None:
+        if self.endpoint is not None:
+            await self.endpoint.stop()
+            self.endpoint = None
+        await self.server.stop()
 
     def _tick(self) -> None:
         if self._thread is None:

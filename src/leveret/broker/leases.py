@@ -1,0 +1,350 @@
+"""Leases: what queries hold of a queue, exactly and durably, until they have committed it somewhere else.
+
+A query is one more consumer, known by its name. It asks for the next *lease*: a number, and the offsets that
+go with it. The same number gives the same offsets, whoever asks, however often, also after a restart, until
+the query says that everything up to a number is committed: then those messages are acked. Each run of a
+query has an epoch; who comes with an older one is refused, because another run has taken over.
+
+What a lease holds is in flight in the cursor, and leased (`Cursor.lease`); the numbers are notes beside it.
+The rule: a lease is answered when its note is durable, and a note is removed in the transaction that settles
+or gives back what it names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from leveret.amqp.errors import AccessRefused, PreconditionFailed
+from leveret.broker import expiry, sidelogs
+from leveret.broker.notes import Notes
+from leveret.storage.errors import StorageError
+from leveret.storage.journal import Outcome
+from leveret.storage.log import Log
+from leveret.storage.offsets import OffsetSet, Range
+
+if TYPE_CHECKING:
+    from leveret.broker.queue import Queue
+
+_QUERY_BYTES_MAX: Final = 200
+_WEIGHED_MAX: Final = 65_536
+"""So many messages at most are in a lease whose bytes are limited: each of them is looked at."""
+_WEIGHED_AT_ONCE: Final = 1024
+_AGAIN_US: Final = 1_000_000
+
+
+class LeaseRefused(PreconditionFailed):
+    """What a query asks for can't be given: `kind` says why, for programs."""
+
+    def __init__(self, kind: str, sentence: str, *, hint: str) -> None:
+        super().__init__(sentence)
+        self.kind = kind
+        self.hint = hint
+
+
+class QueryNote(msgspec.Struct, frozen=True, tag="query", array_like=True):
+    name: str
+    epoch: int
+    settled: int
+    last: int
+    timeout_us: int
+
+    @property
+    def key(self) -> tuple[str | int, ...]:
+        return ("query", self.name)
+
+
+class LeaseNote(msgspec.Struct, frozen=True, tag="lease", array_like=True):
+    query: str
+    number: int
+    ranges: list[Range]
+    redelivered_below: int
+    counts: dict[int, int]
+    """How often some of them had come back before."""
+
+    @property
+    def key(self) -> tuple[str | int, ...]:
+        return ("lease", self.query, self.number)
+
+    @property
+    def messages(self) -> int:
+        return sum(stop - start for start, stop in self.ranges)
+
+
+@dataclass(slots=True)
+class Query:
+    """One query over a queue, as the broker sees it now."""
+
+    name: str
+    epoch: int = 0
+    settled: int = 0
+    """Leases up to this number are settled."""
+    last: int = 0
+    timeout_us: int = 0
+    leases: dict[int, LeaseNote] = field(default_factory=dict)
+    seen_us: int = 0
+
+    def note(self) -> QueryNote:
+        return QueryNote(self.name, self.epoch, self.settled, self.last, self.timeout_us)
+
+    @property
+    def messages(self) -> int:
+        """What it holds."""
+        return sum(lease.messages for lease in self.leases.values())
+
+    @property
+    def label(self) -> bytes:
+        return b"query " + self.name.encode()
+
+
+class Leases:
+    """All queries of one queue: `leases.open("nightly", timeout_us=...)`."""
+
+    def __init__(self, queue: Queue, log: Log | None = None) -> None:
+        """With what a log from before says of them."""
+        self.queue = queue
+        self.queries: dict[str, Query] = {}
+        label = sidelogs.label(sidelogs.LEASES, queue.log.id)
+        self._notes: Notes[QueryNote | LeaseNote] = Notes(
+            queue.broker.store,
+            QueryNote | LeaseNote,  # type: ignore[arg-type]
+            label=label,
+            log=log,
+        )
+        leases = []
+        for note in self._notes:
+            if isinstance(note, LeaseNote):
+                leases.append(note)
+            else:
+                self.queries[note.name] = Query(
+                    note.name, note.epoch, note.settled, note.last, note.timeout_us
+                )
+        for lease in sorted(leases, key=lambda each: each.number):
+            if lease.query in self.queries:
+                self.queries[lease.query].leases[lease.number] = lease
+        for query in self.queries.values():
+            self._hold_again(query)
+            self._seen(query)
+
+    @property
+    def log(self) -> Log:
+        return self._notes.log
+
+    def held(self) -> Iterable[Range]:
+        """Everything that is in a lease."""
+        for query in self.queries.values():
+            for lease in query.leases.values():
+                yield from lease.ranges
+
+    # what queries ask for
+
+    def open(self, name: str, *, timeout_us: int) -> Query:
+        """A run of the query begins: earlier ones are refused from now on."""
+        if not name or not name.isprintable() or len(name.encode()) > _QUERY_BYTES_MAX:
+            raise PreconditionFailed(
+                f"{name!r} can't be the name of a query: it has 1 to {_QUERY_BYTES_MAX} printable bytes"
+            )
+        self._check_free()
+        query = self.queries.get(name) or Query(name)
+        self._write(replace(query, epoch=query.epoch + 1, timeout_us=timeout_us))
+        query.epoch += 1
+        query.timeout_us = timeout_us
+        self.queries[name] = query
+        self._seen(query)
+        return query
+
+    def next(
+        self, query: Query, start: int, *, max_messages: int | None = None, max_bytes: int | None = None
+    ) -> int:
+        """The number of the first lease above `start`; `start` if nothing is ready."""
+        following = min((number for number in query.leases if number > start), default=None)
+        if following is not None:
+            return following
+        if query.last > start:  # those in between have expired
+            raise self._lost(query, query.last)
+        self._check_free()
+        ranges = self._take(query, max_messages, max_bytes)
+        if not ranges:
+            return start
+        progress = self.queue.progress
+        held = OffsetSet(ranges)
+        counts = {offset: count for offset, count in progress.counts.items() if offset in held}
+        lease = LeaseNote(query.name, query.last + 1, ranges, progress.redelivered_below, counts)
+        try:
+            self._write(replace(query, last=lease.number), lease)
+        except StorageError:
+            self.queue.release(ranges)
+            raise
+        query.last = lease.number
+        query.leases[lease.number] = lease
+        return lease.number
+
+    def settle(self, query: Query, through: int) -> None:
+        """Everything up to this lease is committed: its messages are acked."""
+        if through > query.last:
+            raise LeaseRefused(
+                "gone",
+                f"query '{query.name}' has committed lease {through}, but {self.queue} has given it no more "
+                f"than {query.last}",
+                hint="The broker's data are older than the checkpoint: start the query with a new one.",
+            )
+        done = [lease for number, lease in query.leases.items() if number <= through]
+        if through <= query.settled and not done:
+            return
+        settled = max(query.settled, through)
+        transaction = self.queue.broker.store.transaction()
+        for lease in done:
+            transaction.settle(self.queue.cursor, lease.ranges, Outcome.ACKED, who=query.label)
+        change = self._notes.change(transaction)
+        for lease in done:
+            change.remove(lease.key)
+        change.put(replace(query, settled=settled).note())
+        transaction.commit()
+        change.done()
+        query.settled = settled
+        for lease in done:
+            del query.leases[lease.number]
+
+    def plan(self, query: Query, start: int, end: int) -> list[LeaseNote]:
+        """The leases above `start` up to `end`, exactly as they were given."""
+        found = []
+        for number in range(start + 1, end + 1):
+            if number not in query.leases:
+                raise self._lost(query, number)
+            found.append(query.leases[number])
+        return found
+
+    def release(self, name: str) -> None:
+        """The query is over: what it holds goes back, and it is forgotten."""
+        query = self.queries.get(name)
+        if query is not None:
+            self._give_back(query, forget=True)
+            del self.queries[name]
+            self.queue.broker.timers.cancel((self, name))
+
+    def check(self, name: str, epoch: int) -> Query:
+        """The query, if this is its present run."""
+        query = self.queries.get(name)
+        if query is None or query.epoch != epoch:
+            now = "is not known any more" if query is None else f"is in its run {query.epoch}"
+            raise LeaseRefused(
+                "fenced",
+                f"run {epoch} of query '{name}' over {self.queue} is over: the query {now}",
+                hint="Another run of the same query has taken over. Two queries need two names.",
+            )
+        self._seen(query)
+        return query
+
+    # inside
+
+    def _check_free(self) -> None:
+        queue = self.queue
+        if queue.consumers.exclusive is not None:
+            raise AccessRefused(f"{queue} in exclusive use")
+        if queue.arguments.single_active_consumer and queue.consumers:
+            raise AccessRefused(f"{queue} has a single active consumer, and a query would be a second one")
+
+    def _take(self, query: Query, max_messages: int | None, max_bytes: int | None) -> list[Range]:
+        """What the query gets of what is ready: within its limits, and no more than its share."""
+        queue = self.queue
+        queue.catch_up()
+        share = -(-queue.ready // (1 + len(queue.consumers)))
+        count = share if max_messages is None else min(max_messages, share)
+        if max_bytes is not None:
+            count = self._within(count, max_bytes)
+        return queue.lease(count, who=query.label) if count else []
+
+    def _within(self, count: int, max_bytes: int) -> int:
+        """How many of the next messages have no more bytes than that together; one at least."""
+        found = size = 0
+        for start, stop in self.queue.progress.ready_ranges():
+            for first in range(start, stop, _WEIGHED_AT_ONCE):
+                piece = (first, min(stop, first + _WEIGHED_AT_ONCE))
+                for record in self.queue.log.read([piece]):
+                    size += len(record.body)
+                    if found and (size > max_bytes or found >= min(count, _WEIGHED_MAX)):
+                        return min(found, count)
+                    found += 1
+        return min(found, count)
+
+    def _lost(self, query: Query, number: int) -> LeaseRefused:
+        name = f"lease {number} of query '{query.name}' over {self.queue}"
+        if number <= query.settled:
+            return LeaseRefused(
+                "settled",
+                f"{name} is settled: its messages were acked, and can't be read again",
+                hint="The checkpoint is older than the acks: was it restored, or is progress tracked "
+                "asynchronously? Start the query with a new checkpoint.",
+            )
+        if number <= query.last:
+            return LeaseRefused(
+                "expired",
+                f"{name} has expired: its messages went back to the queue",
+                hint="Start the query with a new checkpoint, and allow more time with leaseTimeout.",
+            )
+        return LeaseRefused(
+            "gone",
+            f"{name} was never given",
+            hint="The checkpoint belongs to another broker.",
+        )
+
+    def _write(self, query: Query, *leases: LeaseNote) -> None:
+        transaction = self.queue.broker.store.transaction()
+        change = self._notes.change(transaction)
+        change.put(query.note())
+        for lease in leases:
+            change.put(lease)
+        transaction.commit()
+        change.done()
+
+    def _give_back(self, query: Query, *, forget: bool = False) -> None:
+        leases = list(query.leases.values())
+        transaction = self.queue.broker.store.transaction()
+        change = self._notes.change(transaction)
+        for lease in leases:
+            transaction.give_back(self.queue.cursor, lease.ranges)
+            change.remove(lease.key)
+        if forget:
+            change.remove(query.note().key)
+        transaction.commit()
+        change.done()
+        query.leases.clear()
+        self.queue.came_back([each for lease in leases for each in lease.ranges])
+
+    def _seen(self, query: Query) -> None:
+        """It is alive: its leases have their whole time again."""
+        broker = self.queue.broker
+        query.seen_us = broker.now_us()
+        expiry.restart_disuse(self.queue)
+        if query.timeout_us:
+            due_us = query.seen_us + query.timeout_us
+            broker.timers.set((self, query.name), due_us, lambda: self._expire(query))
+
+    def _expire(self, query: Query) -> None:
+        """Its messages go back; if that can't be written now, a little later."""
+        if self.queue.deleted or not query.leases:
+            return
+        try:
+            self._give_back(query)
+        except StorageError:
+            broker = self.queue.broker
+            broker.timers.set((self, query.name), broker.now_us() + _AGAIN_US, lambda: self._expire(query))
+
+    def _hold_again(self, query: Query) -> None:
+        """After damage to the journal a lease may name what is not in flight: it is taken again."""
+        progress = self.queue.progress
+        for lease in query.leases.values():
+            free = [r for start, stop in lease.ranges for r in progress.ready_within(start, stop)]
+            if free:
+                self.queue.cursor.hold(free, who=query.label)
+
+
+def give_back_strays(queue: Queue, accounted: Iterable[Range]) -> None:
+    """After a restart: what is leased and in no note goes back to the queue."""
+    strays = queue.progress.leased.copy()
+    strays.remove_many(list(accounted))
+    if strays:
+        queue.cursor.give_back(list(strays.ranges()))

@@ -1,0 +1,341 @@
+"""Batches that are written as a whole: rows that nobody sees until their batch is committed, once.
+
+The tasks of a batch write *stages*. Their rows are routed like any publish and appended to the queues they
+reach, leased at once: in the log, in no consumer's sight. The commit of a batch names the stages that count;
+in one transaction their rows become ready, all others of the batch are dropped, and the batch is noted, so
+that the same batch written again is dropped and never doubled. Stages that nobody commits expire.
+
+The rule: a row is hidden in the same round in which it is appended, and noted there; so after any crash it
+is hidden, or visible because its batch was committed, or was never there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from leveret.amqp.errors import AccessRefused, PreconditionFailed
+from leveret.amqp.names import to_bytes, to_text
+from leveret.broker import overflow, publishing, replyto, sidelogs
+from leveret.broker.accounts import User
+from leveret.broker.flags import EXPIRES
+from leveret.broker.leases import LeaseRefused
+from leveret.broker.notes import Change, Notes
+from leveret.storage.errors import StorageError
+from leveret.storage.journal import Outcome
+from leveret.storage.log import Log
+from leveret.storage.offsets import Range
+from leveret.storage.records import Message
+from leveret.storage.transaction import Transaction
+
+if TYPE_CHECKING:
+    from leveret.broker.queue import Queue
+    from leveret.broker.vhost import VirtualHost
+
+Row = tuple[bytes, bytes, bytes, bytes]
+"""Exchange, routing key, content header, body."""
+
+_QUERIES_MAX: Final = 10_000
+"""Of so many queries the last committed batch is remembered."""
+_AGAIN_US: Final = 1_000_000
+
+
+class StageName(NamedTuple):
+    query: str
+    batch: int
+    stage: str
+
+
+class StageNote(msgspec.Struct, frozen=True, tag="stage", array_like=True):
+    """A part of a stage: rows that were appended together."""
+
+    query: str
+    batch: int
+    stage: str
+    part: int
+    rows: int
+    places: list[tuple[int, int, int]]
+    """For each queue: the id of its log, and the first offset and the one behind the last."""
+    due_us: int
+
+    @property
+    def key(self) -> tuple[str | int, ...]:
+        return ("stage", self.query, self.batch, self.stage, self.part)
+
+    @property
+    def name(self) -> StageName:
+        return StageName(self.query, self.batch, self.stage)
+
+
+class CommitNote(msgspec.Struct, frozen=True, tag="commit", array_like=True):
+    """The last batch of a query that was committed."""
+
+    query: str
+    batch: int
+    number: int
+    """Grows with every commit of any query: the lowest is forgotten first."""
+
+    @property
+    def key(self) -> tuple[str | int, ...]:
+        return ("commit", self.query)
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How the rows of a stage are published."""
+
+    user: User
+    mandatory: bool
+    unroutable: str | None
+    """The exchange for what no queue takes."""
+    timeout_us: int
+
+
+class Stages:
+    """All batches of one virtual host that are under way."""
+
+    def __init__(self, vhost: VirtualHost, log: Log | None = None) -> None:
+        """With what a log from before says of them; the queues must be there."""
+        self._vhost = vhost
+        self._store = vhost.broker.store
+        label = sidelogs.label(sidelogs.STAGES, vhost.name)
+        self._notes: Notes[StageNote | CommitNote] = Notes(
+            self._store,
+            StageNote | CommitNote,  # type: ignore[arg-type]
+            label=label,
+            log=log,
+        )
+        self._queues: dict[int, Queue] = {queue.log.id: queue for queue in vhost.queues.values()}
+        """Those that stages have rows of, by the ids of their logs; deleted ones too."""
+        self._stages: dict[StageName, list[StageNote]] = {}
+        self._committed: dict[str, CommitNote] = {}
+        for note in self._notes:
+            if isinstance(note, CommitNote):
+                self._committed[note.query] = note
+            else:
+                self._add(note)
+        self._commits = max((note.number for note in self._committed.values()), default=0)
+
+    @property
+    def log(self) -> Log:
+        return self._notes.log
+
+    def hidden(self, queue: Queue) -> list[Range]:
+        """What of a queue nobody may see yet."""
+        id_ = queue.log.id
+        parts = (part for parts in self._stages.values() for part in parts)
+        return sorted((start, stop) for part in parts for log, start, stop in part.places if log == id_)
+
+    # writing
+
+    def write(self, name: StageName, rows: Sequence[Row], terms: Terms) -> None:
+        """Appends rows to a stage; all of them, or none and an error. Safe when the store's ticket is."""
+        if name.batch <= self._last(name.query):
+            return  # it was committed before: what is written again is not needed
+        routed = self._route(rows, terms)
+        for queue, messages in routed.items():
+            if overflow.refuses(queue) and not overflow.has_room(queue, messages):
+                raise LeaseRefused(
+                    "full",
+                    f"{queue} is full, and refuses what is published",
+                    hint="Let its consumers catch up, or raise its limit.",
+                )
+        transaction = self._store.transaction()
+        places = []
+        for queue, messages in routed.items():
+            kept = queue.as_kept(messages)
+            places.append((queue.log.id, queue.log.next, queue.log.next + len(kept)))
+            transaction.append_held(queue.cursor, kept, who=_label(name))
+        part = len(self._stages.get(name, ()))
+        due_us = self._vhost.broker.now_us() + terms.timeout_us
+        note = StageNote(*name, part, len(rows), places, due_us)
+        change = self._notes.change(transaction)
+        change.put(note)
+        transaction.commit()
+        change.done()
+        self._queues.update((queue.log.id, queue) for queue in routed)
+        self._add(note)
+        for queue, messages in routed.items():
+            queue.may_expire = queue.may_expire or any(each.flags & EXPIRES for each in messages)
+
+    def _route(self, rows: Sequence[Row], terms: Terms) -> dict[Queue, list[Message]]:
+        """The messages by the queues they go to. A row that may not be published is an error for all."""
+        known: dict[tuple[bytes, bytes], list[Queue]] = {}
+        found: dict[Queue, list[Message]] = {}
+        seen = self._vhost.broker.seen_headers
+        for exchange, key, header, body in rows:
+            meaning = publishing.look_at(seen, header)
+            queues = known.get((exchange, key))
+            if queues is None or meaning == publishing.SPECIAL:
+                queues, header, meaning, lasting = self._resolve(exchange, key, header, meaning, terms)
+                if lasting:
+                    known[exchange, key] = queues
+            if not queues:
+                queues = self._instead(exchange, key, header, terms)
+            message = Message(exchange, key, header, body, meaning & 0xFF, meaning >> 8)
+            for queue in queues:
+                found.setdefault(queue, []).append(message)
+        return found
+
+    def _resolve(
+        self, exchange_name: bytes, key: bytes, header: bytes, meaning: int, terms: Terms
+    ) -> tuple[list[Queue], bytes, int, bool]:
+        """Where it goes; its header as it is kept, and what that means; whether all like it go there."""
+        vhost = self._vhost
+        name = to_text(exchange_name)
+        terms.user.check("write", vhost.name, "exchange", name)
+        exchange = vhost.exchange(name)
+        if exchange.internal:
+            raise AccessRefused(f"cannot publish to internal {vhost.describe(exchange)}")
+        if not name and replyto.is_reply_key(to_text(key)):
+            raise PreconditionFailed("a direct reply can't be a row of a batch")
+        keys = [to_text(key)]
+        special = meaning == publishing.SPECIAL
+        if special:
+            keys, header, meaning = publishing.look_closely(terms.user, to_text(key), header)
+        by_headers = vhost.looks_at_headers(exchange)
+        return vhost.route_message(exchange, keys, header), header, meaning, not (special or by_headers)
+
+    def _instead(self, exchange: bytes, key: bytes, header: bytes, terms: Terms) -> list[Queue]:
+        """Nobody takes a row: where it goes then."""
+        if terms.unroutable is not None:
+            queues, *_ = self._resolve(to_bytes(terms.unroutable), key, header, 0, terms)
+            if queues:
+                return queues
+        elif not terms.mandatory:
+            return []
+        where = f"exchange '{to_text(exchange)}' with routing key '{to_text(key)}'"
+        beside = f", nor to exchange '{terms.unroutable}'" if terms.unroutable is not None else ""
+        raise LeaseRefused(
+            "unroutable",
+            f"a row can't be routed: {where} in vhost '{self._vhost.name}' leads to no queue{beside}",
+            hint="Bind a queue, give an exchange for such rows (unroutableExchange), or say mandatory=false.",
+        )
+
+    # ending
+
+    def commit(self, query: str, batch: int, stages: Iterable[str]) -> int | None:
+        """Shows what these stages hold; how many rows, or None if the batch was committed before."""
+        if batch <= self._last(query):
+            self._drop([name for name in self._stages if name.query == query and name.batch <= batch])
+            return None
+        chosen = [StageName(query, batch, stage) for stage in dict.fromkeys(stages)]
+        for name in chosen:
+            if name not in self._stages:
+                raise LeaseRefused(
+                    "expired",
+                    f"stage '{name.stage}' of batch {batch} of query '{query}' is not there",
+                    hint="It has expired, or was aborted. Run the batch again, with a longer stageTimeout.",
+                )
+        shown = [part for name in chosen for part in self._stages[name]]
+        others = [
+            name
+            for name in self._stages
+            if name.query == query and name.batch <= batch and name not in chosen
+        ]
+        transaction = self._store.transaction()
+        change = self._notes.change(transaction)
+        places = self._places(shown)
+        for queue, ranges in places.items():
+            transaction.release(queue.cursor, ranges)
+        for part in shown:
+            change.remove(part.key)
+        self._write_drop(transaction, change, others)
+        note = CommitNote(query, batch, self._commits + 1)
+        change.put(note)
+        forgotten = self._forgotten(query)
+        for each in forgotten:
+            change.remove(self._committed[each].key)
+        transaction.commit()
+        change.done()
+        self._commits += 1
+        self._committed[query] = note
+        for each in forgotten:
+            del self._committed[each]
+        self._forget([*chosen, *others])
+        for queue, ranges in places.items():
+            queue.came_back(ranges)
+        return sum(part.rows for part in shown)
+
+    def abort(self, query: str, batch: int, stages: Iterable[str]) -> None:
+        """Drops these stages of a batch, or all of them if none is named."""
+        named = {StageName(query, batch, stage) for stage in stages}
+        of_batch = [name for name in self._stages if name[:2] == (query, batch)]
+        self._drop([name for name in of_batch if not named or name in named])
+
+    def _drop(self, names: Sequence[StageName]) -> None:
+        if not names:
+            return
+        transaction = self._store.transaction()
+        change = self._notes.change(transaction)
+        self._write_drop(transaction, change, names)
+        transaction.commit()
+        change.done()
+        self._forget(names)
+
+    def _write_drop(
+        self, transaction: Transaction, change: Change[StageNote | CommitNote], names: Sequence[StageName]
+    ) -> None:
+        parts = [part for name in names for part in self._stages[name]]
+        for queue, ranges in self._places(parts).items():
+            transaction.settle(queue.cursor, ranges, Outcome.DROPPED, who=b"stage")
+        for part in parts:
+            change.remove(part.key)
+
+    # inside
+
+    def _last(self, query: str) -> int:
+        note = self._committed.get(query)
+        return -1 if note is None else note.batch
+
+    def _places(self, parts: Iterable[StageNote]) -> dict[Queue, list[Range]]:
+        """What they hold of queues that are still there."""
+        found: dict[Queue, list[Range]] = {}
+        for part in parts:
+            for log, start, stop in part.places:
+                queue = self._queues.get(log)
+                if queue is not None and not queue.deleted:
+                    held = list(queue.progress.leased.ranges(start, stop))
+                    if held:  # transient rows do not survive a restart
+                        found.setdefault(queue, []).extend(held)
+        return {queue: sorted(ranges) for queue, ranges in found.items()}
+
+    def _add(self, note: StageNote) -> None:
+        self._stages.setdefault(note.name, []).append(note)
+        self._count(note, 1)
+        timers = self._vhost.broker.timers
+        timers.set((self, note.name), note.due_us, lambda: self._expire(note.name))
+
+    def _expire(self, name: StageName) -> None:
+        if name not in self._stages:
+            return
+        try:
+            self._drop([name])
+        except StorageError:  # a full disk: a little later
+            broker = self._vhost.broker
+            broker.timers.set((self, name), broker.now_us() + _AGAIN_US, lambda: self._expire(name))
+
+    def _forget(self, names: Iterable[StageName]) -> None:
+        for name in names:
+            for part in self._stages.pop(name):
+                self._count(part, -1)
+            self._vhost.broker.timers.cancel((self, name))
+
+    def _count(self, part: StageNote, sign: int) -> None:
+        for log, start, stop in part.places:
+            queue = self._queues.get(log)
+            if queue is not None:
+                queue.hidden += sign * (stop - start)
+
+    def _forgotten(self, query: str) -> list[str]:
+        """Of too many queries those that have not committed for longest."""
+        if query in self._committed or len(self._committed) < _QUERIES_MAX:
+            return []
+        return [min(self._committed.values(), key=lambda note: note.number).query]
+
+
+def _label(name: StageName) -> bytes:
+    return f"stage {name.query} {name.batch}".encode()[:255]

@@ -1,0 +1,146 @@
+"""What the broker answers to bulk readers and writers: rights, leases, snapshots, stages.
+
+Runs in the broker's loop. Each request becomes calls of the broker and one answer; what the broker refuses
+becomes `Refused`, with its code and its sentence. When an answer may be given, it is durable: the caller
+sees to that. Sockets and processes are `endpoint`'s.
+"""
+
+from __future__ import annotations
+
+from leveret.amqp.errors import AccessRefused, AmqpError, NotFound
+from leveret.broker.accounts import User
+from leveret.broker.broker import Broker
+from leveret.broker.leases import LeaseNote, LeaseRefused
+from leveret.broker.queue import Queue
+from leveret.broker.stages import Row, StageName, Terms
+from leveret.broker.vhost import VirtualHost
+from leveret.flight import actions
+from leveret.flight.tickets import StageDescriptor, pack_ranges
+from leveret.storage.errors import StorageError
+from leveret.storage.log import Log
+from leveret.storage.offsets import OffsetSet
+
+
+class Answers:
+    """`answers.to("guest", actions.Open(...))`."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def to(self, user: str, request: actions.Request) -> actions.Answer:
+        """Does what is asked, or says why not."""
+        try:
+            self._broker.flush()
+            return self._do(self._user(user), request)
+        except (AmqpError, StorageError) as error:
+            return refused(error)
+
+    def stage(self, user: str, descriptor: StageDescriptor, rows: list[Row]) -> actions.Answer:
+        """Takes rows in, hidden."""
+        try:
+            known = self._user(user)
+            vhost = self._vhost(known, descriptor.vhost)
+            timeout_us = int(descriptor.timeout_s * 1_000_000)
+            terms = Terms(known, descriptor.mandatory, descriptor.unroutable, timeout_us)
+            name = StageName(descriptor.query, descriptor.batch, descriptor.stage)
+            self._broker.flush()
+            vhost.batches().write(name, rows, terms)
+        except (AmqpError, StorageError) as error:
+            return refused(error)
+        return actions.Done()
+
+    def log_of(self, user: str, vhost: str, queue: str, log_id: int) -> Log:
+        """The log that a reader wants to read; raises if it may not, or if it is not there."""
+        found = self._queue(self._user(user), vhost, queue)
+        if found.log.id != log_id:
+            raise LeaseRefused(
+                "gone",
+                f"{found} is not the one that was to be read: it was deleted and declared again",
+                hint="Start the query with a new checkpoint.",
+            )
+        return found.log
+
+    def _do(self, user: User, request: actions.Request) -> actions.Answer:
+        match request:
+            case actions.Open():
+                leases = self._queue(user, request.vhost, request.queue).queries()
+                query = leases.open(request.query, timeout_us=int(request.timeout_s * 1_000_000))
+                return actions.Opened(query.epoch, leases.queue.log.id, query.settled, query.last)
+            case actions.Lease():
+                return self._lease(self._queue(user, request.vhost, request.queue), request)
+            case actions.Plan():
+                queue = self._queue(user, request.vhost, request.queue)
+                leases = queue.queries()
+                found = leases.plan(leases.check(request.query, request.epoch), request.start, request.end)
+                return actions.Planned(queue.log.id, [_portion(lease) for lease in found])
+            case actions.Release():
+                self._queue(user, request.vhost, request.queue).queries().release(request.query)
+                return actions.Done()
+            case actions.Snapshot():
+                return self._snapshot(self._queue(user, request.vhost, request.queue), request)
+            case actions.Commit():
+                batches = self._vhost(user, request.vhost).batches()
+                shown = batches.commit(request.query, request.batch, request.stages)
+                return actions.Committed(shown or 0, shown is None)
+            case actions.Abort():
+                self._vhost(user, request.vhost).batches().abort(request.query, request.batch, request.stages)
+                return actions.Done()
+
+    def _lease(self, queue: Queue, request: actions.Lease) -> actions.Leased:
+        leases = queue.queries()
+        query = leases.check(request.query, request.epoch)
+        leases.settle(query, request.start)
+        end = request.start
+        if not request.settle_only:
+            end = leases.next(
+                query, request.start, max_messages=request.max_messages, max_bytes=request.max_bytes
+            )
+        lease = query.leases.get(end)
+        return actions.Leased(end, lease.messages if lease else 0, queue.ready, query.settled)
+
+    def _snapshot(self, queue: Queue, request: actions.Snapshot) -> actions.Planned:
+        progress = queue.progress
+        stop = queue.log.next if request.stop is None else min(request.stop, queue.log.next)
+        start = max(request.start, progress.low)
+        present = OffsetSet(progress.settled.unsettled(start, stop) if start < stop else ())
+        if queue.vhost.stages is not None:
+            present.remove_many(queue.vhost.stages.hidden(queue))
+        ranges = list(present.ranges())
+        held = {offset: count for offset, count in progress.counts.items() if offset in present}
+        portion = actions.Portion(pack_ranges(ranges), len(present), progress.redelivered_below, held)
+        return actions.Planned(queue.log.id, [portion])
+
+    # who may do what
+
+    def _user(self, name: str) -> User:
+        user = self._broker.accounts.users.get(name)
+        if user is None:
+            raise AccessRefused(f"there is no user '{name}' any more")
+        return user
+
+    def _vhost(self, user: User, name: str) -> VirtualHost:
+        vhost = self._broker.vhosts.get(name)
+        if vhost is None:
+            raise NotFound(f"vhost '{name}' not found")
+        if name not in user.permissions:
+            raise AccessRefused(f"access to vhost '{name}' refused for user '{user.name}'")
+        return vhost
+
+    def _queue(self, user: User, vhost: str, name: str) -> Queue:
+        queue = self._vhost(user, vhost).queue(name)
+        user.check("read", vhost, "queue", name)
+        if queue.owner is not None:
+            raise queue.locked()
+        return queue
+
+
+def refused(error: AmqpError | StorageError) -> actions.Refused:
+    if isinstance(error, LeaseRefused):
+        return actions.Refused(error.code, error.sentence, error.hint, error.kind)
+    if isinstance(error, AmqpError):
+        return actions.Refused(error.code, error.sentence)
+    return actions.Refused(541, str(error), error.hint)
+
+
+def _portion(lease: LeaseNote) -> actions.Portion:
+    return actions.Portion(pack_ranges(lease.ranges), lease.messages, lease.redelivered_below, lease.counts)

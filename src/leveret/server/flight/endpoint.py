@@ -1,0 +1,199 @@
+"""The Flight process, as the broker sees it: started, answered, ended.
+
+It is a child of the broker and ends with it. If it ends by itself it is started again, on the same port;
+clients try again meanwhile. Requests are answered in the broker's loop, in a turn, and an answer leaves when
+what it says is durable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import pickle
+import socket
+import sys
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from leveret.amqp.errors import AmqpError
+from leveret.broker.accounts import GUEST
+from leveret.broker.broker import Broker
+from leveret.flight import actions, tickets
+from leveret.server.flight import wire
+from leveret.server.flight.answers import Answers, refused
+from leveret.server.turns import Turns
+from leveret.storage.errors import StorageError
+
+log = logging.getLogger("leveret")
+
+_START_S: Final = 30.0
+_GOODBYE_S: Final = 5.0
+_AGAIN_S: Final = 1.0
+READ_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class FlightSettings:
+    directory: str
+    """The broker's data: segments are read from there."""
+    host: str = "127.0.0.1"
+    port: int = 0
+    tls_certificate: str | None = None
+    """Path of a PEM file with the chain; with it the endpoint speaks TLS only."""
+    tls_key: str | None = None
+
+
+class FlightEndpoint:
+    """`endpoint = FlightEndpoint(broker, turns, settings); await endpoint.start()`."""
+
+    def __init__(self, broker: Broker, turns: Turns, settings: FlightSettings) -> None:
+        self._broker = broker
+        self._turns = turns
+        self._settings = settings
+        self._answers = Answers(broker)
+        self._port = settings.port
+        self._process: asyncio.subprocess.Process | None = None
+        self._serving: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stopping = False
+
+    @property
+    def port(self) -> int:
+        """Where it listens; the one that was free if 0 was asked for."""
+        return self._port
+
+    @property
+    def url(self) -> str:
+        scheme = "grpc" if self._settings.tls_certificate is None else "grpc+tls"
+        return f"{scheme}://{self._settings.host}:{self._port}"
+
+    @property
+    def pid(self) -> int:
+        """Of the process that serves."""
+        assert self._process is not None
+        return self._process.pid
+
+    async def start(self) -> None:
+        """Returns when it listens; raises `OSError` if it can't."""
+        reader, writer = await self._launch()
+        self._serving = asyncio.create_task(self._serve(reader, writer))
+        self._broker.advertised.update(
+            flight_port=self._port, flight_tls=self._settings.tls_certificate is not None
+        )
+
+    async def stop(self) -> None:
+        """Ends the process; calls under way fail and may be tried again elsewhere."""
+        self._stopping = True
+        self._broker.advertised.pop("flight_port", None)
+        if self._serving is not None:
+            self._serving.cancel()
+            await asyncio.wait([self._serving])
+        for task in list(self._tasks):
+            task.cancel()
+        await self._end_process()
+
+    async def _launch(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        ours, theirs = socket.socketpair()
+        settings = json.dumps({**asdict(self._settings), "port": self._port, "fd": theirs.fileno()})
+        with theirs:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "leveret.server.flight.process",
+                settings,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,  # a Ctrl-C in the terminal is for the broker, which then ends it
+            )
+        reader, writer = await asyncio.open_connection(sock=ours, limit=READ_BYTES)
+        try:
+            async with asyncio.timeout(_START_S):
+                _, first = wire.read_question(await _read_frame(reader))
+        except (TimeoutError, asyncio.IncompleteReadError) as error:
+            writer.close()
+            await self._end_process()
+            raise OSError("the Flight endpoint could not be started") from error
+        if isinstance(first, wire.Failed):
+            writer.close()
+            await self._end_process()
+            raise OSError(f"the Flight endpoint can't listen: {first.text}")
+        assert isinstance(first, wire.Ready)
+        self._port = first.port
+        return reader, writer
+
+    async def _end_process(self) -> None:
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        process.terminate()
+        try:
+            async with asyncio.timeout(_GOODBYE_S):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            try:
+                while True:
+                    number, question = wire.read_question(await _read_frame(reader))
+                    self._answer(number, question, writer)
+            except (asyncio.IncompleteReadError, ConnectionError):
+                writer.close()
+            await self._end_process()
+            log.error("the Flight endpoint ended by itself; it is started again")
+            while True:
+                await asyncio.sleep(_AGAIN_S)
+                try:
+                    reader, writer = await self._launch()
+                    break
+                except OSError as error:
+                    log.error("%s; it is tried again", error)
+
+    # answering
+
+    def _answer(self, number: int, question: wire.Question, writer: asyncio.StreamWriter) -> None:
+        match question:
+            case wire.Login():
+                writer.write(wire.frame(number, wire.LoggedIn(self._welcome(question))))
+            case wire.Ask():
+                self._turns.begin()
+                answer = self._answers.to(question.user, actions.decode_request(question.request))
+                self._reply_durable(number, answer, writer)
+            case wire.Stage():
+                self._turns.begin()
+                descriptor = tickets.decode_descriptor(question.descriptor)
+                answer = self._answers.stage(question.user, descriptor, question.rows)
+                writer.write(wire.frame(number, wire.Answered(actions.encode(answer))))
+            case wire.View():
+                task = asyncio.create_task(self._view(number, question, writer))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+
+    def _reply_durable(self, number: int, answer: actions.Answer, writer: asyncio.StreamWriter) -> None:
+        reply = wire.frame(number, wire.Answered(actions.encode(answer)))
+        if isinstance(answer, actions.Refused):
+            writer.write(reply)
+        else:
+            self._broker.when_durable(lambda: writer.write(reply))
+
+    async def _view(self, number: int, question: wire.View, writer: asyncio.StreamWriter) -> None:
+        """What is in memory is written first, because the process reads files."""
+        try:
+            found = self._answers.log_of(question.user, question.vhost, question.queue, question.log_id)
+            store = self._broker.store
+            await asyncio.get_running_loop().run_in_executor(None, store.flush, found)
+            reply: wire.Reply = wire.Viewed(pickle.dumps(found.view()))
+        except (AmqpError, StorageError) as error:
+            reply = wire.Answered(actions.encode(refused(error)))
+        writer.write(wire.frame(number, reply))
+
+    def _welcome(self, login: wire.Login) -> bool:
+        user = self._broker.accounts.login(login.user, login.password)
+        return user is not None and (user.name != GUEST or login.loopback)
+
+
+async def _read_frame(reader: asyncio.StreamReader) -> bytes:
+    (length,) = wire.LENGTH.unpack(await reader.readexactly(wire.LENGTH.size))
+    return await reader.readexactly(length)

@@ -1,0 +1,268 @@
+"""The Flight process: Arrow Flight to clients, questions to the broker, segments from the disk.
+
+    python -m leveret.server.flight.process '{"directory": ..., "host": ..., "port": ..., "fd": ...}'
+
+Started by `endpoint`, ended by it or with it: when the broker's end of the socket closes, the process is
+gone. It holds no state. Who calls is asked of the broker, and remembered for a few seconds; what may be done,
+where messages are, what becomes of rows is asked every time. The rule: of a file it reads no byte that a view
+of the broker does not name.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import ipaddress
+import itertools
+import json
+import os
+import pickle
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+from pyarrow import flight
+
+from leveret.flight import actions, schemas, tickets
+from leveret.server.flight import wire
+from leveret.storage.arrow import LogReader
+from leveret.storage.files import OsFiles
+from leveret.storage.view import LogView, SegmentGone
+
+_LOGIN_S: Final = 10.0
+"""How long a login that was good is not asked for again."""
+_LOGINS_MAX: Final = 1000
+_STAGE_ROWS: Final = 2000
+"""Rows that the broker takes at once: some milliseconds of its time."""
+_STAGE_BYTES: Final = 4 << 20
+_TIMEOUT_S: Final = 120.0
+_AUTH: Final = "auth"
+_NICE: Final = 5
+"""Behind the broker in the line for a processor."""
+
+
+class BrokerLine:
+    """Questions to the broker, from any thread: `line.ask(wire.Login(...))`."""
+
+    def __init__(self, line: socket.socket) -> None:
+        self._socket = line
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, Future[wire.Reply]] = {}
+        self._lock = threading.Lock()
+
+    def tell(self, message: wire.Question) -> None:
+        self._send(0, message)
+
+    def ask(self, question: wire.Question) -> wire.Reply:
+        number = next(self._numbers)
+        future: Future[wire.Reply] = Future()
+        self._waiting[number] = future
+        self._send(number, question)
+        try:
+            return future.result(_TIMEOUT_S)
+        except TimeoutError:
+            raise flight.FlightTimedOutError("the broker does not answer") from None
+        finally:
+            self._waiting.pop(number, None)
+
+    def _send(self, number: int, question: wire.Question) -> None:
+        with self._lock:
+            self._socket.sendall(wire.frame(number, question))
+
+    def listen(self) -> None:
+        """Until the broker is gone."""
+        with self._socket.makefile("rb") as stream:
+            while len(head := stream.read(wire.LENGTH.size)) == wire.LENGTH.size:
+                body = stream.read(wire.LENGTH.unpack(head)[0])
+                if len(body) < wire.LENGTH.unpack(head)[0]:
+                    return
+                number, reply = wire.read_reply(body)
+                future = self._waiting.get(number)
+                if future is not None:
+                    future.set_result(reply)
+
+
+class _Caller(flight.ServerMiddleware):  # type: ignore[misc]
+    """The name and the password that came with a call."""
+
+    def __init__(self, user: str, password: bytes) -> None:
+        self.user = user
+        self.password = password
+
+
+class _Callers(flight.ServerMiddlewareFactory):  # type: ignore[misc]
+    def start_call(self, info: Any, headers: dict[str, list[str]]) -> _Caller:
+        for name, values in headers.items():
+            if name.lower() == "authorization" and values[0].startswith("Basic "):
+                try:
+                    user, _, password = base64.b64decode(values[0][6:]).partition(b":")
+                except binascii.Error:
+                    break
+                return _Caller(user.decode("utf-8", "replace"), password)
+        raise flight.FlightUnauthenticatedError("a name and a password are needed: authorization: Basic ...")
+
+
+class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
+    """Serves until it is shut down."""
+
+    def __init__(self, settings: dict[str, Any], line: BrokerLine) -> None:
+        scheme, certificates = "grpc+tcp", []
+        if settings["tls_certificate"] is not None:
+            scheme = "grpc+tls"
+            paths = (settings["tls_certificate"], settings["tls_key"])
+            certificates = [tuple(Path(path).read_bytes() for path in paths)]
+        super().__init__(
+            f"{scheme}://{settings['host']}:{settings['port']}",
+            tls_certificates=certificates,
+            middleware={_AUTH: _Callers()},
+        )
+        self._directory = settings["directory"]
+        self._line = line
+        self._logins: dict[tuple[str, bytes], float] = {}
+
+    def do_action(self, context: Any, action: Any) -> list[bytes]:
+        user = self._user(context)
+        if action.type != actions.ACTION:
+            raise flight.FlightServerError(f"there is no action '{action.type}', only '{actions.ACTION}'")
+        reply = self._line.ask(wire.Ask(user, action.body.to_pybytes()))
+        assert isinstance(reply, wire.Answered)
+        return [reply.answer]
+
+    def list_actions(self, context: Any) -> list[tuple[str, str]]:
+        return [(actions.ACTION, "a request of leveret.flight.actions")]
+
+    # reading
+
+    def do_get(self, context: Any, ticket: Any) -> Any:
+        user = self._user(context)
+        wanted = tickets.decode_ticket(ticket.ticket)
+        schema = schemas.read_schema(with_headers=wanted.with_headers)
+        view = self._view(user, wanted)
+        return flight.GeneratorStream(schema, self._read(user, wanted, view, schema))
+
+    def _read(
+        self, user: str, wanted: tickets.ReadTicket, view: LogView, schema: pa.Schema
+    ) -> Iterator[pa.RecordBatch]:
+        """In order. A segment that was rewritten meanwhile is found again with a new view."""
+        ranges = tickets.unpack_ranges(wanted.ranges)
+        rows = 0
+        while ranges:
+            try:
+                with LogReader(OsFiles(self._directory, read_only=True), view) as reader:
+                    for batch in reader.read(ranges, columns=schema.names):
+                        rows += batch.num_rows
+                        yield batch
+                        ranges = _behind(ranges, batch.column("offset")[-1].as_py())
+                break
+            except SegmentGone:
+                view = self._view(user, wanted)
+        missing = sum(stop - start for start, stop in tickets.unpack_ranges(wanted.ranges)) - rows
+        if missing and wanted.exact:
+            sentence = f"{missing} messages of queue '{wanted.queue}' in vhost '{wanted.vhost}' are gone"
+            hint = "They were settled or damaged meanwhile. failOnDataLoss=false reads what is there."
+            raise _error(actions.Refused(404, sentence, hint, "gone"))
+
+    def _view(self, user: str, wanted: tickets.ReadTicket) -> LogView:
+        reply = self._line.ask(wire.View(user, wanted.vhost, wanted.queue, wanted.log_id))
+        if isinstance(reply, wire.Viewed):
+            view: LogView = pickle.loads(reply.view)
+            return view
+        raise _error(_refused(reply))
+
+    # writing
+
+    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        user = self._user(context)
+        for chunk in reader:
+            rows = list(zip(*(column.to_pylist() for column in chunk.data.columns), strict=True))
+            for some in _slices(rows):
+                reply = self._line.ask(wire.Stage(user, descriptor.command, some))
+                assert isinstance(reply, wire.Answered)
+                if not isinstance(actions.decode_answer(reply.answer), actions.Done):
+                    raise _error(_refused(reply))
+
+    # who it is
+
+    def _user(self, context: Any) -> str:
+        caller: _Caller = context.get_middleware(_AUTH)
+        key = (caller.user, hashlib.sha256(caller.password + context.peer().encode()).digest())
+        now_s = time.monotonic()
+        if self._logins.get(key, 0.0) > now_s:
+            return caller.user
+        reply = self._line.ask(wire.Login(caller.user, caller.password, _is_loopback(context.peer())))
+        if not (isinstance(reply, wire.LoggedIn) and reply.welcome):
+            raise flight.FlightUnauthenticatedError(f"login of user '{caller.user}' was refused")
+        if len(self._logins) >= _LOGINS_MAX:
+            self._logins.clear()
+        self._logins[key] = now_s + _LOGIN_S
+        return caller.user
+
+
+def _behind(ranges: list[tuple[int, int]], last: int) -> list[tuple[int, int]]:
+    """What is left to read when this offset has been."""
+    return [(max(start, last + 1), stop) for start, stop in ranges if stop > last + 1]
+
+
+def _slices(rows: list[Any]) -> Iterator[list[Any]]:
+    some: list[Any] = []
+    size = 0
+    for row in rows:
+        some.append(row)
+        size += len(row[2]) + len(row[3])
+        if len(some) >= _STAGE_ROWS or size >= _STAGE_BYTES:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some
+
+
+def _refused(reply: wire.Reply) -> actions.Refused:
+    assert isinstance(reply, wire.Answered)
+    answer = actions.decode_answer(reply.answer)
+    assert isinstance(answer, actions.Refused)
+    return answer
+
+
+def _error(refused: actions.Refused) -> flight.FlightServerError:
+    return flight.FlightServerError(refused.text, actions.encode(refused))
+
+
+def _is_loopback(peer: str) -> bool:
+    """
+    >>> [_is_loopback(each) for each in ("ipv4:127.0.0.1:4040", "ipv6:%5B::1%5D:4040", "ipv4:9.9.9.9:1")]
+    [True, True, False]
+    """
+    kind, _, rest = peer.partition(":")
+    if kind == "unix":
+        return True
+    host = rest.rpartition(":")[0].replace("%5B", "").replace("%5D", "").strip("[]")
+    try:
+        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return False
+
+
+def main() -> None:
+    settings = json.loads(sys.argv[1])
+    line = socket.socket(fileno=settings["fd"])
+    os.nice(_NICE)
+    broker = BrokerLine(line)
+    try:
+        server = FlightProcess(settings, broker)
+    except (OSError, pa.ArrowException) as error:
+        broker.tell(wire.Failed(str(error)))
+        return
+    broker.tell(wire.Ready(server.port))
+    broker.listen()
+    os._exit(0)  # calls under way wait for a broker that is gone
+
+
+if __name__ == "__main__":
+    main()

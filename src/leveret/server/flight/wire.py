@@ -1,0 +1,97 @@
+"""What the Flight process and the broker say to each other, over a pair of sockets.
+
+Frames: u32 length (little endian), then msgpack of a number and a message. The process asks, the broker
+answers with the same number, in any order.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final
+
+import msgspec
+
+LENGTH: Final = Struct("<I")
+FRAME_BYTES_MAX: Final = 1 << 30
+
+
+class _Message(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    pass
+
+
+class Ready(_Message, frozen=True):
+    """The process listens."""
+
+    port: int
+
+
+class Failed(_Message, frozen=True):
+    """The process can't listen."""
+
+    text: str
+
+
+class Login(_Message, frozen=True):
+    user: str
+    password: bytes
+    loopback: bool
+
+
+class Ask(_Message, frozen=True):
+    """A request of `leveret.flight.actions`."""
+
+    user: str
+    request: bytes
+
+
+class View(_Message, frozen=True):
+    """Where are the messages of a queue?"""
+
+    user: str
+    vhost: str
+    queue: str
+    log_id: int
+
+
+class Stage(_Message, frozen=True):
+    """Rows of a stage: exchange, routing key, content header, body."""
+
+    user: str
+    descriptor: bytes
+    rows: list[tuple[bytes, bytes, bytes, bytes]]
+
+
+class LoggedIn(_Message, frozen=True):
+    welcome: bool
+
+
+class Answered(_Message, frozen=True):
+    """An answer of `leveret.flight.actions`."""
+
+    answer: bytes
+
+
+class Viewed(_Message, frozen=True):
+    view: bytes
+    """A pickled `LogView`."""
+
+
+Question = Ready | Failed | Login | Ask | View | Stage
+Reply = LoggedIn | Answered | Viewed
+
+_encoder = msgspec.msgpack.Encoder()
+_questions: msgspec.msgpack.Decoder[tuple[int, Question]] = msgspec.msgpack.Decoder(tuple[int, Question])
+_replies: msgspec.msgpack.Decoder[tuple[int, Reply]] = msgspec.msgpack.Decoder(tuple[int, Reply])
+
+
+def frame(number: int, message: Question | Reply) -> bytes:
+    body = _encoder.encode((number, message))
+    return LENGTH.pack(len(body)) + body
+
+
+def read_question(body: bytes) -> tuple[int, Question]:
+    return _questions.decode(body)
+
+
+def read_reply(body: bytes) -> tuple[int, Reply]:
+    return _replies.decode(body)
