@@ -33,7 +33,26 @@ def test_a_queue_shows_what_it_is_and_what_it_holds(api, channel):
         "returned": 0,
         "low": 0,
         "span": 1,
+        "queries": [],
     }
+
+
+def test_a_queue_shows_the_queries_that_hold_messages_of_it(api, channel):
+    channel.queue_declare("q", durable=True)
+    for body in (b"1", b"2", b"3"):
+        channel.basic_publish("", "q", body)
+    api.broker.wait_until_depth("q", 3)
+
+    def lease() -> None:
+        leases = api.broker.server.broker.vhosts["/"].queues["q"].queries()
+        query = leases.open("nightly", timeout_us=0)
+        leases.settle(query, leases.next(query, 0, max_messages=1))
+        leases.next(query, 1)
+
+    api.broker.call(lease)
+    (query,) = api.get("/api/queues/%2F/q").json["queries"]
+    assert query.pop("seen") > 0
+    assert query == {"name": "nightly", "run": 1, "settled": 1, "leases": 1, "messages": 2}
 
 
 def test_a_queue_shows_consumers_and_messages_that_came_back(api, channel):

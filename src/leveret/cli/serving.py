@@ -15,16 +15,14 @@ from leveret import __version__
 from leveret.management.app import create_app
 from leveret.server.alarms import measured
 from leveret.server.definitions import Definitions
-from leveret.server.flight.endpoint import FlightEndpoint, FlightSettings
+from leveret.server.flight.endpoint import FlightSettings
 from leveret.server.http import HttpListener
 from leveret.server.memory import allow_many_files, collect_rarely, keep_memory
 from leveret.server.server import Server
 from leveret.storage.files import OsFiles
 
 
-async def serve(
-    host: str, port: int, http_port: int, data_dir: Path, flight: FlightSettings | None
-) -> bool:
+async def serve(host: str, port: int, http_port: int, data_dir: Path, flight: FlightSettings | None) -> bool:
     """Until a signal, or until the server ends by itself; whether it failed."""
     allow_many_files()
     keep_memory()
@@ -35,17 +33,17 @@ async def serve(
         host=host,
         port=port,
         measure=measured(str(data_dir)),
+        flight=flight if importlib.util.find_spec("pyarrow") else None,
     )
     told = _listen_for_signals()
     await server.start()
     http = HttpListener(create_app(server.broker, changed=server.turns.begin), host, http_port)
-    endpoint = None if flight is None else await _start_flight(server, flight)
     try:
         await http.start()
         collect_rarely()
         where = [f"amqp://{host}:{server.port}", f"http://{host}:{http.port}"]
-        if endpoint is not None:
-            where.append(endpoint.url)
+        if server.endpoint is not None:
+            where.append(server.endpoint.url)
         print(
             f"leveret: ready on {', '.join(where[:-1])} and {where[-1]} "
             f"(version {__version__}, data in {data_dir})",
@@ -54,23 +52,8 @@ async def serve(
         await _until_told(told, server)
         await http.stop()
     finally:
-        if endpoint is not None:
-            await endpoint.stop()
         await server.stop()
     return server.failure is not None
-
-
-async def _start_flight(server: Server, settings: FlightSettings) -> FlightEndpoint | None:
-    """Where the libraries for it are there: the broker runs without them."""
-    if importlib.util.find_spec("pyarrow") is None:
-        return None
-    endpoint = FlightEndpoint(server.broker, server.turns, settings)
-    try:
-        await endpoint.start()
-    except BaseException:
-        await server.stop()
-        raise
-    return endpoint
 
 
 def _listen_for_signals() -> asyncio.Event:

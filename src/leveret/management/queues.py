@@ -7,7 +7,8 @@
 
 Fields have RabbitMQ's names and meaning, but `messages` also counts what is delayed. Ours are `delayed`,
 `returned` (messages that came back at least once), `low` and `span` (the cursor's lowest unsettled offset,
-and how far what was handed out reaches above it).
+and how far what was handed out reaches above it), and `queries`: what Spark's queries hold of it (`messages`
+in `leases`), up to which lease they have acked (`settled`), and when they were last heard of (`seen`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from starlette.responses import Response
 
 from leveret.broker.accounts import User
 from leveret.broker.broker import Broker
+from leveret.broker.leases import Query
 from leveret.broker.queue import Queue
 from leveret.broker.vhost import VirtualHost
 from leveret.management.auth import enter, visible
@@ -86,4 +88,18 @@ def describe(queue: Queue) -> dict[str, object]:
         "returned": len(queue.progress.counts),
         "low": queue.progress.low,
         "span": queue.progress.span,
+        "queries": [
+            _describe_query(query) for query in (queue.leases.queries.values() if queue.leases else ())
+        ],
+    }
+
+
+def _describe_query(query: Query) -> dict[str, object]:
+    return {
+        "name": text(query.name),
+        "run": query.epoch,
+        "settled": query.settled,
+        "leases": len(query.leases),
+        "messages": query.messages,
+        "seen": query.seen_us // 1_000_000,
     }

@@ -24,6 +24,7 @@ from leveret.broker.channel import Channel
 from leveret.broker.definitions import Change, Row
 from leveret.broker.handshake import State
 from leveret.server.alarms import Alarms, Shortage
+from leveret.server.flight.endpoint import FlightEndpoint, FlightSettings
 from leveret.server.socket import AmqpSocket
 from leveret.server.turns import Turns
 from leveret.storage.errors import StorageError
@@ -68,8 +69,10 @@ class Server:
         socket: Callable[[Turns], AmqpSocket] = AmqpSocket,
         measure: Callable[[], Shortage] | None = None,
         goodbye_s: float = 5.0,
+        flight: FlightSettings | None = None,
     ) -> None:
-        """`measure` says what the broker is short of; `goodbye_s`: how long clients may take to leave."""
+        """`measure` says what the broker is short of; `goodbye_s`: how long clients may take to leave;
+        `flight`: where bulk readers and writers are served, if they are."""
         self._files = files
         self._definitions = definitions
         self._host = host
@@ -81,7 +84,9 @@ class Server:
         self._socket = socket
         self._measure = measure
         self._goodbye_s = goodbye_s
+        self._flight = flight
         self._alarms: Alarms | None = None
+        self.endpoint: FlightEndpoint | None = None
         self._listener: asyncio.Server | None = None
         self.broker: Broker
         self.turns: Turns
@@ -110,10 +115,15 @@ class Server:
             loop = asyncio.get_running_loop()
             self.turns = Turns(self.broker, loop, fatal=self._fail)
             self._definitions.start(self.turns.committed, self.turns.report)
+            if self._flight is not None:  # first: who connects is told where it is
+                self.endpoint = FlightEndpoint(self.broker, self.turns, self._flight)
+                await self.endpoint.start()
             self._listener = await loop.create_server(
                 lambda: self._socket(self.turns), self._host, self._port, backlog=1024
             )
         except BaseException:
+            if self.endpoint is not None:
+                await self.endpoint.stop()
             self._definitions.close()
             store.close()
             raise
@@ -140,6 +150,8 @@ class Server:
         listener.close()
         if self._alarms is not None:
             self._alarms.stop()
+        if self.endpoint is not None:
+            await self.endpoint.stop()
         if self.failure is None:
             await self._say_goodbye()
         for socket in list(self.turns.sockets.values()):
@@ -156,6 +168,8 @@ class Server:
         listener, self._listener = self._listener, None
         listener.close()
         self.failure = self.failure or ConnectionAbortedError("the server was abandoned")
+        if self.endpoint is not None:
+            await self.endpoint.stop()
         self.turns.abandon()
         for connection in self.broker.connections:
             connection.state = State.CLOSED  # a killed process gives nothing back

@@ -67,7 +67,6 @@ class Broker:
         self._flight = FlightSettings(str(directory)) if flight else None
         self._definitions = MemoryDefinitions()
         self._server: Server | None = None
-        self.endpoint: FlightEndpoint | None = None
         self.faults = Faults(self)
         self._loop: asyncio.AbstractEventLoop
         self._thread: threading.Thread | None = None
@@ -93,7 +92,7 @@ class Broker:
     ) -> None:
         if self.clock is not None:
             self.clock.ignore(self._tick)
-        await self._stop()
+        await self.server.stop()
 
     def start(self) -> None:
         """Runs it in a thread; returns when it listens."""
@@ -123,7 +122,7 @@ class Broker:
             if self.clock is not None:
                 self.clock.ignore(self._tick)
             if not self.server.ended.is_set():
-                self.run(self._stop())
+                self.run(self.server.stop())
             self._thread.join(WAIT_S)
             self._thread = None
 
@@ -166,20 +165,13 @@ class Broker:
             options=self._options,
             limits=self._limits,
             goodbye_s=_GOODBYE_S,
+            flight=self._flight,
         )
         await self._server.start()
         if self.clock is not None:
             self.clock.listen(self._tick)
-        if self._flight is not None:
-            self.endpoint = FlightEndpoint(self._server.broker, self._server.turns, self._flight)
-            await self.endpoint.start()
+        if self._flight is not None and self.endpoint is not None:
             self._flight = replace(self._flight, port=self.endpoint.port)
-
-    async def _stop(self) -> None:
-        if self.endpoint is not None:
-            await self.endpoint.stop()
-            self.endpoint = None
-        await self.server.stop()
 
     def _tick(self) -> None:
         if self._thread is None:
@@ -204,6 +196,11 @@ class Broker:
     @property
     def port(self) -> int:
         return self.server.port
+
+    @property
+    def endpoint(self) -> FlightEndpoint | None:
+        """The process that serves Arrow Flight, if there is one."""
+        return self.server.endpoint
 
     @property
     def url(self) -> str:

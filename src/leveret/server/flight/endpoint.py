@@ -138,7 +138,12 @@ class FlightEndpoint:
             try:
                 while True:
                     number, question = wire.read_question(await _read_frame(reader))
-                    self._answer(number, question, writer)
+                    try:
+                        self._answer(number, question, writer)
+                    except Exception:  # ours: one request must not cost the others their answers
+                        log.exception("the Flight endpoint: an internal error")
+                        failed = actions.Refused(541, "an internal error of the broker; its log tells more")
+                        writer.write(wire.frame(number, wire.Answered(actions.encode(failed))))
             except (asyncio.IncompleteReadError, ConnectionError):
                 writer.close()
             await self._end_process()

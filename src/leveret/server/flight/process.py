@@ -22,11 +22,12 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
+import msgspec
 import pyarrow as pa
 from pyarrow import flight
 
@@ -35,6 +36,8 @@ from leveret.server.flight import wire
 from leveret.storage.arrow import LogReader
 from leveret.storage.files import OsFiles
 from leveret.storage.view import LogView, SegmentGone
+
+T = TypeVar("T")
 
 _LOGIN_S: Final = 10.0
 """How long a login that was good is not asked for again."""
@@ -131,7 +134,9 @@ class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
         user = self._user(context)
         if action.type != actions.ACTION:
             raise flight.FlightServerError(f"there is no action '{action.type}', only '{actions.ACTION}'")
-        reply = self._line.ask(wire.Ask(user, action.body.to_pybytes()))
+        request = action.body.to_pybytes()
+        _read(actions.decode_request, request)
+        reply = self._line.ask(wire.Ask(user, request))
         assert isinstance(reply, wire.Answered)
         return [reply.answer]
 
@@ -142,12 +147,12 @@ class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
 
     def do_get(self, context: Any, ticket: Any) -> Any:
         user = self._user(context)
-        wanted = tickets.decode_ticket(ticket.ticket)
+        wanted = _read(tickets.decode_ticket, ticket.ticket)
         schema = schemas.read_schema(with_headers=wanted.with_headers)
         view = self._view(user, wanted)
-        return flight.GeneratorStream(schema, self._read(user, wanted, view, schema))
+        return flight.GeneratorStream(schema, self._batches(user, wanted, view, schema))
 
-    def _read(
+    def _batches(
         self, user: str, wanted: tickets.ReadTicket, view: LogView, schema: pa.Schema
     ) -> Iterator[pa.RecordBatch]:
         """In order. A segment that was rewritten meanwhile is found again with a new view."""
@@ -180,6 +185,9 @@ class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         user = self._user(context)
+        _read(tickets.decode_descriptor, descriptor.command)
+        if not reader.schema.equals(schemas.WRITE):
+            raise flight.FlightServerError(f"rows must be like {schemas.WRITE}, not like {reader.schema}")
         for chunk in reader:
             rows = list(zip(*(column.to_pylist() for column in chunk.data.columns), strict=True))
             for some in _slices(rows):
@@ -203,6 +211,14 @@ class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
             self._logins.clear()
         self._logins[key] = now_s + _LOGIN_S
         return caller.user
+
+
+def _read(decode: Callable[[bytes], T], data: bytes) -> T:
+    """What a client said; an error of its own if that makes no sense."""
+    try:
+        return decode(data)
+    except msgspec.MsgspecError as error:
+        raise flight.FlightServerError(f"a request that can't be read: {error}") from None
 
 
 def _behind(ranges: list[tuple[int, int]], last: int) -> list[tuple[int, int]]:

@@ -1,0 +1,283 @@
+"""A query and a writer of batches over a broker that fails and falls, and what must be true of the three.
+
+`BulkHistory` drives a broker without sockets over a simulated disk, with the requests that the Flight
+endpoint passes on. The query is Spark's way of going on: it notes a batch before it works on it, works on
+what its lease names, commits, and acks with the next request; its own notes survive everything. The writer
+stages rows for two queues and commits them. The rules that `check` holds the broker to: a lease that was
+answered names the same messages until it is settled; a message is in a table, in a lease or in the queue,
+and once; what was confirmed is somewhere; rows of a batch are visible all together, or not at all, and once.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections import Counter
+from contextlib import suppress
+from random import Random
+
+from leveret.amqp.properties import encode
+from leveret.broker.broker import Broker
+from leveret.broker.queue import Queue
+from leveret.flight import actions
+from leveret.flight.tickets import StageDescriptor, unpack_ranges
+from leveret.server.flight.answers import Answers
+from leveret.storage.errors import WriteFailed
+from leveret.storage.records import PERSISTENT, Message
+from leveret.storage.store import Store
+from leveret.testing.definitions import MemoryDefinitions
+from leveret.testing.disk import FailAt, SimulatedDisk
+from tests.faults.history import SMALL
+
+QUEUES = ("q", "r")
+QUERY = "nightly"
+WRITER = "writer"
+
+
+class BulkHistory:
+    """`publish`, `trigger`, `stage`, `crash` … in any order; `check` says whether all is well."""
+
+    def __init__(self, seed: int, *, priorities: bool = False) -> None:
+        self.random = Random(seed)
+        self.disk = SimulatedDisk(seed=seed)
+        self.definitions = MemoryDefinitions()
+        self.priorities = priorities
+        self.published = 0
+        self.confirmed: set[bytes] = set()
+        self.acked: set[bytes] = set()
+        """Before anybody can say whether that is durable."""
+        self.consumed: set[bytes] = set()
+        self.table: Counter[bytes] = Counter()
+        """What the query has committed."""
+        self.committed = 0
+        """The last lease of it."""
+        self.noted: dict[int, list[bytes]] = {}
+        """Batches that the query has begun with, by the lease, and what was in them."""
+        self.epoch = 0
+        self.batch = 0
+        self.rows: dict[int, list[bytes]] = {}
+        """What the writer's batches consist of."""
+        self.shown: set[int] = set()
+        """Batches whose commit was answered."""
+        self.broker: Broker
+        self.answers: Answers
+        self.open()
+
+    # what clients do
+
+    def publish(self, count: int) -> None:
+        bodies = [b"m%d" % (self.published + n) for n in range(count)]
+        self.published += count
+        highest = 3 if self.priorities else 0
+        messages = [
+            Message(b"", b"q", b"", body, PERSISTENT, self.random.randint(0, highest)) for body in bodies
+        ]
+        with suppress(WriteFailed):
+            self.queue("q").append(messages)
+            self.broker.when_durable(lambda: self.confirmed.update(bodies))
+
+    def consume(self, count: int) -> None:
+        """A consumer beside the query: takes, returns some, acks the others, and that becomes durable."""
+        if not self.sync():
+            return
+        queue = self.queue("q")
+        for _ in range(count):
+            ranges = queue.cursor.take(1)
+            if self.random.random() < 0.3 and ranges:
+                queue.cursor.give_back(ranges)
+                continue
+            for record in queue.log.read(ranges):
+                queue.ack(ranges)
+                self.acked.add(record.body)
+        if self.sync():
+            self.consumed |= self.acked
+            self.acked.clear()
+
+    # the query
+
+    def trigger(self) -> None:
+        """Acks what is committed, asks for the next lease, and works on it; it may fall anywhere."""
+        limit = self.random.choice([None, 1, 3, 50])
+        leased = self.ask(actions.Lease("/", "q", QUERY, self.epoch, self.committed, limit))
+        if not isinstance(leased, actions.Leased) or leased.end == self.committed:
+            return
+        bodies = self.plan(leased.end)
+        if bodies is None:
+            return
+        self.noted.setdefault(leased.end, bodies)
+        if self.random.random() < 0.7:
+            self.table.update(bodies)
+            self.committed = leased.end
+
+    def plan(self, end: int) -> list[bytes] | None:
+        planned = self.ask(actions.Plan("/", "q", QUERY, self.epoch, self.committed, end))
+        if not isinstance(planned, actions.Planned):
+            return None
+        log = self.queue("q").log
+        return [
+            record.body for portion in planned.portions for record in log.read(unpack_ranges(portion.ranges))
+        ]
+
+    def take_over(self) -> None:
+        opened = self.ask(actions.Open("/", "q", QUERY, 3600.0))
+        if isinstance(opened, actions.Opened):
+            self.epoch = opened.epoch
+
+    # the writer
+
+    def stage(self) -> None:
+        """Tasks of the present batch, one of which was tried twice; then it commits, or aborts, or falls."""
+        rows = self.rows.setdefault(self.batch, [b"b%d.%d" % (self.batch, n) for n in range(6)])
+        attempt = self.random.getrandbits(32)
+        stages = []
+        for task in range(2):
+            for again in range(self.random.choice([1, 1, 2])):
+                name = f"{task}.{again}.{attempt:x}"
+                if self._write(name, rows[3 * task : 3 * task + 3]) is None:
+                    return
+            stages.append(name)
+        if self.random.random() < 0.2:
+            self.ask(actions.Abort("/", WRITER, self.batch, []))
+        elif self.random.random() < 0.8:
+            self._commit(stages)
+
+    def _write(self, stage: str, bodies: list[bytes]) -> actions.Done | None:
+        descriptor = StageDescriptor("/", WRITER, self.batch, stage, 3600.0)
+        header = encode({"delivery_mode": 2}, 0)
+        rows = [(b"", queue.encode(), header, body) for body in bodies for queue in QUEUES]
+        answer = self.answers.stage("guest", descriptor, rows)
+        return answer if isinstance(answer, actions.Done) else None
+
+    def _commit(self, stages: list[str]) -> None:
+        answer = self.ask(actions.Commit("/", WRITER, self.batch, stages))
+        if isinstance(answer, actions.Committed):
+            self.shown.add(self.batch)
+            self.confirmed.update(self.rows[self.batch])
+            self.batch += 1
+
+    # what the broker does
+
+    def ask(self, request: actions.Request) -> actions.Answer | None:
+        """The answer, if it was given: it is when what it says is durable."""
+        answer = self.answers.to("guest", request)
+        if isinstance(answer, actions.Refused):
+            if answer.kind == "fenced":  # the answer to an `Open` was lost with the power
+                self.take_over()
+            else:
+                assert answer.code == 541, answer  # a full disk; nothing else is wrong here
+            return None
+        given: list[actions.Answer] = []
+        self.broker.when_durable(lambda: given.append(answer))
+        self.sync()
+        return given[0] if given else None
+
+    def sync(self) -> bool:
+        self.broker.end_turn()
+        try:
+            self.broker.store.sync()
+        except WriteFailed as error:
+            self.broker.write_failed(error)
+            return False
+        else:
+            self.broker.synced()
+            return True
+        finally:
+            self.broker.end_turn()
+
+    def checkpoint(self) -> None:
+        with suppress(WriteFailed):
+            self.broker.store.checkpoint()
+
+    # what goes wrong
+
+    def fail(self, after: int) -> None:
+        kinds = ("write", "allocate", "create")
+        self.disk.before = FailAt(after, kinds, errno.ENOSPC, times=1 << 30)
+
+    def heal(self) -> None:
+        self.disk.before = None
+
+    def crash(self, *, power_loss: bool) -> None:
+        self.disk = self.disk.crash(self.random) if power_loss else self.disk.restart()
+        self.open()
+
+    def restart(self) -> None:
+        self.heal()
+        assert self.sync()
+        self.broker.store.close()
+        self.disk = self.disk.restart()
+        self.open()
+
+    def open(self) -> None:
+        self.definitions.close()
+        store = Store(
+            self.disk, clock=lambda: 1_000_000, entropy=lambda: self.random.getrandbits(64), options=SMALL
+        )
+        self.broker = Broker(
+            store,
+            clock=lambda: 1_000_000,
+            token=lambda: f"{self.random.getrandbits(32):08x}",
+            define=self.definitions.put,
+            rows=self.definitions.load(),
+        )
+        self.definitions.start(self.broker.committed, lambda error: None)
+        self.answers = Answers(self.broker)
+        vhost = self.broker.vhosts["/"]
+        if not vhost.queues:
+            from leveret.broker.arguments import QueueArguments
+
+            table = {"x-max-priority": 3} if self.priorities else {}
+            arguments = QueueArguments.parse(table, queue="q", vhost="/")
+            for name in QUEUES:
+                vhost.add_queue(
+                    name, durable=True, auto_delete=False, owner=None, table=table, arguments=arguments
+                )
+        self.broker.end_turn()
+        self.consumed |= self.acked - set(self._visible("q"))  # the others come again
+        self.acked.clear()
+        if self.epoch == 0:
+            self.take_over()
+
+    def queue(self, name: str) -> Queue:
+        return self.broker.vhosts["/"].queues[name]
+
+    # what must be true
+
+    def check(self) -> None:
+        held = self._held()
+        for number, bodies in self.noted.items():
+            if number > self.committed:
+                assert sorted(held.get(number, [])) == sorted(bodies), f"lease {number} has changed"
+        leased = [body for number, bodies in held.items() if number > self.committed for body in bodies]
+        settling = {body for number, bodies in held.items() if number <= self.committed for body in bodies}
+        ready = self._visible("q")
+        places = Counter(leased) + Counter(ready) + self.table + Counter(self.consumed)
+        twice = {body for body, count in places.items() if count > 1}
+        assert not twice, f"in more than one place: {twice}"
+        assert settling <= self.table.keys()
+        there = places.keys() | settling | self.acked
+        assert self.confirmed <= there, f"confirmed and gone: {self.confirmed - there}"
+        self._check_batches(there)
+
+    def _check_batches(self, of_q: set[bytes]) -> None:
+        of_r = Counter(self._visible("r"))
+        for batch, rows in self.rows.items():
+            seen = [body for body in rows if of_r[body]]
+            assert all(of_r[body] <= 1 for body in rows), f"batch {batch} is there twice"
+            assert seen in ([], rows), f"a part of batch {batch} is visible"
+            assert [body for body in rows if body in of_q] == seen, f"batch {batch} is visible in one queue"
+            assert seen or batch not in self.shown, f"batch {batch} was committed"
+
+    def _held(self) -> dict[int, list[bytes]]:
+        leases = self.queue("q").leases
+        if leases is None or QUERY not in leases.queries:
+            return {}
+        log = self.queue("q").log
+        found = leases.queries[QUERY].leases
+        return {number: [each.body for each in log.read(lease.ranges)] for number, lease in found.items()}
+
+    def _visible(self, name: str) -> list[bytes]:
+        """What is ready, or with a consumer that will not be heard of again."""
+        queue = self.queue(name)
+        progress = queue.progress
+        ranges = [*progress.ready_ranges()]
+        return [record.body for record in queue.log.read(sorted(ranges))]
