@@ -164,6 +164,18 @@ async def until_ready(url: str, queue: str, count: int | None, timeout_s: float 
         raise TimeoutError(f"'{queue}' has {found} messages ready, not {count}") from None
 
 
+async def until_kept(url: str, queue: str, count: int, timeout_s: float = WAIT_S) -> None:
+    """In the queue, or on its way back there: what was put off when nobody listens any more."""
+    found = -1
+    try:
+        async with asyncio.timeout(timeout_s), looking(url) as session:
+            while found != count:
+                found = sum([await _ready(session, name) or 0 for name in (queue, f"{queue}.retries")])
+                await asyncio.sleep(_LOOK_S)
+    except TimeoutError:
+        raise TimeoutError(f"'{queue}' and its retries have {found} messages ready, not {count}") from None
+
+
 async def taken(url: str, queue: str) -> list[Any]:
     """What is ready in the queue, as (body, properties), taken out of it."""
     found = []

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pytest
 
 from leveret.client import Delivery, Retry, RetryLater
-from leveret.client.delays import DELAY_MAX_MS, delay_queue
+from leveret.client.delays import DELAY_MAX_MS, delay_queue, return_queue
 from leveret.client.session import Session
 from leveret.testing.broker import Broker
 from leveret.testing.clock import VirtualClock
@@ -27,6 +27,7 @@ from tests.client.listening import (
     ready,
     taken,
     until_ready,
+    until_true,
 )
 from tests.differential.rabbitmq import RabbitMQ
 
@@ -57,6 +58,8 @@ def test_a_name_that_would_be_too_long_is_replaced_by_its_digest() -> None:
     assert one != other
     assert len(one.encode()) <= 255
     assert len(delay_queue("ä" * 127, DELAY_MAX_MS).encode()) <= 255
+    assert return_queue("a" * 255) != return_queue("b" * 255)
+    assert len(return_queue("ä" * 127).encode()) <= 255
 
 
 # on RabbitMQ
@@ -202,6 +205,7 @@ async def test_the_original_is_not_acked_before_its_copy_is_confirmed(plain_brok
         broker.faults.withhold_confirms(1)
         go.set()
         await asyncio.to_thread(broker.wait_until_depth, "q.retry.60000", 1)
+        await until_true(lambda: not broker.faults.confirms_to_withhold, "the confirm was withheld")
         assert watch.outcomes == []
         assert await asyncio.to_thread(broker.unacked, "q") == 1
         await asyncio.to_thread(broker.crash, None)
@@ -268,7 +272,7 @@ async def test_a_delay_queue_outlives_what_waits_in_it(
     async def take(delivery: Delivery) -> None:
         calls.append((delivery.body, delivery.attempt))
         if delivery.attempt == 1:
-            raise RetryLater(3600)
+            raise RetryLater(1200)
 
     async with app:
         await fill(app.publisher, "q", [b"1"])
@@ -276,7 +280,7 @@ async def test_a_delay_queue_outlives_what_waits_in_it(
         await asyncio.to_thread(leveret_clock.advance, 59)  # the toolkit's own clock stands still
         await fill(app.publisher, "q", [b"2"])
         await watch.outcomes.reach(2)
-        await asyncio.to_thread(leveret_clock.advance, 3600)
+        await asyncio.to_thread(leveret_clock.advance, 1200)
         await calls.reach(4)
     assert sorted(calls) == [(b"1", 1), (b"1", 2), (b"2", 1), (b"2", 2)]
 

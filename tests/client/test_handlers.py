@@ -15,7 +15,7 @@ import pytest
 from leveret.client import Delivery, Queue, Retry
 from leveret.client.codecs import Codecs
 from leveret.client.handlers import Handler
-from tests.client.listening import Notes, Watch, application, fill, on_a_loop, ready, until_ready
+from tests.client.listening import Notes, Watch, application, fill, on_a_loop, ready, until_kept, until_ready
 
 Fresh = Callable[..., str]
 WHO: ContextVar[str] = ContextVar("who", default="nobody")
@@ -326,7 +326,7 @@ async def test_a_cancellation_that_a_handler_raises_is_no_hot_loop(amqp_url: str
     async with app:
         await fill(app.publisher, queue, [b"x"])
         await watch.event("redelivery_loop")
-    await until_ready(amqp_url, queue, 1)
+    await until_kept(amqp_url, queue, 1)
 
 
 @on_a_loop

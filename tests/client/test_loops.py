@@ -11,7 +11,7 @@ from leveret.client import Backoff, Delivery, Requeue
 from leveret.client.codecs import Codecs
 from leveret.client.delivery import Source
 from leveret.client.loops import LoopDetector
-from tests.client.listening import Notes, Watch, application, fill, on_a_loop, ready, until_ready
+from tests.client.listening import Notes, Watch, application, fill, on_a_loop, ready, until_kept
 from tests.differential.rabbitmq import RabbitMQ
 
 Fresh = Callable[..., str]
@@ -117,7 +117,7 @@ async def test_a_nack_that_could_not_be_put_off_is_no_ack(rabbitmq: RabbitMQ, fr
         await watch.event("given_back")
         await calls.reach(5)
         assert app.listeners[0].counters.acked == 0
-    await until_ready(rabbitmq.url, queue, 1)
+    await until_kept(rabbitmq.url, queue, 1)
 
 
 @on_a_loop

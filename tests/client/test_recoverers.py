@@ -38,6 +38,7 @@ from tests.client.listening import (
     on_a_loop,
     ready,
     taken,
+    until_kept,
     until_ready,
 )
 
@@ -84,7 +85,7 @@ async def test_immediate_requeue_goes_round_and_the_loop_is_slowed(amqp_url: str
     async with app:
         await fill(app.publisher, queue, [b"x"], message_id="m-1")
         assert (await watch.event("redelivery_loop"))["message_id"] == "m-1"
-    await until_ready(amqp_url, queue, 1)
+    await until_kept(amqp_url, queue, 1)
 
 
 @on_a_loop

@@ -86,6 +86,25 @@ async def test_messages_go_back_to_where_they_came_from_without_the_traces_of_th
 
 
 @on_a_loop
+async def test_dead_letters_that_were_tried_again_go_back_to_their_queue_and_not_to_where_they_waited(
+    amqp_url: str, fresh: Fresh
+):
+    home, dead = fresh("home"), fresh("dead")
+    queue = Queue(home, dead_letter_exchange="", dead_letter_key=dead)
+    app = App(amqp_url, topology=Topology(queue, Queue(dead)), backoff=QUICK)
+
+    @app.listener(home, retry=Retry(3, initial_s=0.01))
+    async def take(body: bytes) -> None:
+        raise RuntimeError("not now")
+
+    async with app:
+        (await app.publisher.publish(b"x", home)).check()
+        await asyncio.to_thread(wait_until_depth, amqp_url, dead, 1)
+    assert await redriven(amqp_url, dead) == Redriven(found=1, moved=1, kept=0)
+    assert bodies(amqp_url, home) == [b"x"]
+
+
+@on_a_loop
 async def test_dead_letters_go_back_to_the_queue_they_died_in(amqp_url: str, fresh: Fresh):
     dead = declare(amqp_url, fresh("dead"))
     arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead}

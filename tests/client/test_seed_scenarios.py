@@ -141,10 +141,15 @@ def test_the_endless_requeue_is_noticed_and_slowed_down(amqp_url: str, fresh: Fr
 
         async with app, asyncio.timeout(WAIT_S):
             await loops.three.wait()
-        async with Connection(amqp_url) as connection, Consumer(connection, queue) as consumer:
-            delivery = await take(consumer)  # it is still there
-            await delivery.ack()
-            return loops.pauses, delivery
+        kept: asyncio.Queue[Delivery] = asyncio.Queue()
+        next_app = App(amqp_url)
+
+        @next_app.listener(queue)
+        async def get(delivery: Delivery) -> None:
+            kept.put_nowait(delivery)
+
+        async with next_app, asyncio.timeout(WAIT_S):
+            return loops.pauses, await kept.get()  # it is still there
 
     pauses, delivery = asyncio.run(scenario())
     assert pauses == [0.1, 0.2, 0.4]

@@ -369,7 +369,8 @@ def test_the_endpoint_speaks_tls(tmp_path: Path) -> None:
     key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
     subprocess.run(
         "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes "
-        f"-keyout {key} -out {certificate} -days 2 -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1,DNS:localhost".split(),
+        f"-keyout {key} -out {certificate} -days 2 -subj /CN=localhost "
+        "-addext subjectAltName=IP:127.0.0.1,DNS:localhost".split(),
         check=True,
         capture_output=True,
     )

@@ -173,6 +173,7 @@ class App:
                     queues=queues,
                     codecs=self._codecs,
                     chance=self._chance,
+                    alone=self._topology is not None and subscription.queue in self._topology.single_active(),
                 )
                 self.listeners.append(listener)
                 listener.start()

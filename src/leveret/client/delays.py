@@ -1,16 +1,16 @@
 """Where a message waits before it is tried again: in the broker, with its count, taking nobody's place.
 
 On Leveret the delivery itself goes back with a delay: no copy, nothing to declare. On other brokers a copy
-goes to a delay queue, one per queue and delay, that gives it back when its time is over; the original is
-acked after the copy is confirmed. A delay queue is declared when it is needed and again while it is, and
-vanishes when it is not. The rule: what we do ourselves leaves the message in the broker at every moment.
-The way back out of a delay queue is the broker's dead-lettering, which RabbitMQ does not confirm (decision
-17).
+goes to a delay queue, one per queue and delay; the original is acked after the copy is confirmed. When its
+time is over it goes on to `<queue>.retries`, which takes everything, and from there `Returns` brings it back.
+A delay queue is declared when it is needed and again while it is, and vanishes when it is not. The rule: at
+every moment the message is in the broker (decision 17).
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -64,11 +64,15 @@ def _go_back(delivery: Delivery, delay_ms: int, *, counted: bool) -> None:
 
 
 class DelayQueues:
-    """Any broker: queues with a TTL whose dead letters go back to where the message came from."""
+    """Any broker: queues with a TTL whose dead letters are on their way back."""
 
-    def __init__(self, publisher: Callable[[], Publisher], queues: EnsuredQueues) -> None:
+    def __init__(
+        self, publisher: Callable[[], Publisher], queues: EnsuredQueues, *, returning: Callable[[], None]
+    ) -> None:
+        """`returning` is called when there will be something to bring back."""
         self._publisher = publisher
         self._queues = queues
+        self._returning = returning
 
     async def later(self, delivery: Delivery, delay_s: float) -> None:
         delay_ms = max(1, _milliseconds(delay_s))
@@ -79,7 +83,8 @@ class DelayQueues:
             headers={ATTEMPTS: delivery.attempt, **origin(delivery)},
         )
         for renewed in (False, True):
-            await self._ensure(name, delivery.queue, delay_ms, renewed=renewed)
+            await self._ensure(name, return_queue(delivery.queue), delay_ms, renewed=renewed)
+            self._returning()
             receipt = (await self._publisher().publish_many([copy]))[0]
             if not receipt.returned:  # the queue had just expired
                 break
@@ -93,7 +98,9 @@ class DelayQueues:
             "x-dead-letter-exchange": "",
             "x-dead-letter-routing-key": target,
         }
-        await self._queues.ensure(name, arguments, for_s=0.0 if renewed else _DECLARED_FOR_S)
+        for_s = 0.0 if renewed else _DECLARED_FOR_S
+        await self._queues.ensure(target, for_s=for_s)
+        await self._queues.ensure(name, arguments, for_s=for_s)
 
 
 def delay_queue(queue: str, delay_ms: int) -> str:
@@ -101,11 +108,26 @@ def delay_queue(queue: str, delay_ms: int) -> str:
     >>> delay_queue("orders", 5000)
     'orders.retry.5000'
     """
-    name = f"{queue}.retry.{delay_ms}"
+    return _named(queue, f"retry.{delay_ms}")
+
+
+def is_delay_queue(name: str) -> bool:
+    return re.search(r"\.retry\.\d+\Z", name) is not None
+
+
+def return_queue(queue: str) -> str:
+    """
+    >>> return_queue("orders")
+    'orders.retries'
+    """
+    return _named(queue, "retries")
+
+
+def _named(queue: str, what: str) -> str:
+    name = f"{queue}.{what}"
     if len(name.encode()) <= _NAME_BYTES_MAX:
         return name
-    digest = hashlib.sha256(queue.encode()).hexdigest()[:32]
-    return f"{digest}.retry.{delay_ms}"
+    return f"{hashlib.sha256(queue.encode()).hexdigest()[:32]}.{what}"
 
 
 def origin(delivery: Delivery) -> dict[str, str]:

@@ -38,19 +38,7 @@ class EnsuredQueues:
             channel = await self._open_channel()
             if now_s - self._declared_s.get(name, float("-inf")) < for_s:
                 return
-            await channel.call(
-                make(
-                    commands.Queue.Declare,
-                    ticket=0,
-                    queue=name,
-                    passive=False,
-                    durable=True,
-                    exclusive=False,
-                    auto_delete=False,
-                    nowait=False,
-                    arguments=dict(arguments or {}),
-                )
-            )
+            await channel.call(declaration(name, arguments))
             if len(self._declared_s) >= _REMEMBERED_MAX:
                 self._declared_s.clear()
             self._declared_s[name] = now_s
@@ -61,3 +49,18 @@ class EnsuredQueues:
             self._channel = await session.open_channel()
             self._declared_s.clear()
         return self._channel
+
+
+def declaration(name: str, arguments: Mapping[str, Value] | None = None) -> commands.Queue.Declare:
+    """Of a queue of the toolkit's own: durable, and everybody's."""
+    return make(
+        commands.Queue.Declare,
+        ticket=0,
+        queue=name,
+        passive=False,
+        durable=True,
+        exclusive=False,
+        auto_delete=False,
+        nowait=False,
+        arguments=dict(arguments or {}),
+    )

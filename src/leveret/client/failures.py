@@ -134,6 +134,13 @@ class Failures:
         if (hooks := self.hooks) is not None:
             tell(lambda told: hooks.settled(told, "retried", error), delivery)
 
+    async def put_off(self, delivery: Delivery, delay_s: float) -> None:
+        """It waited in this process, and goes on waiting in the broker, which counts its failure."""
+        delivery.local_attempts -= 1
+        self.counters.retried -= 1
+        if delivery.ledger.alive:
+            await self._later(delivery, delay_s, None)
+
     async def _recover(self, delivery: Delivery, error: BaseException) -> None:
         if delivery.settled:
             return

@@ -1,9 +1,8 @@
 """Consuming a queue, from one session to the next.
 
 Owns the channel, its consumers and its ledger. When the queue is missing, or the broker cancels the
-consumer because it was deleted, consuming is tried again with backoff until it works. While deliveries wait
-in place for their next try, further consumers on the same channel give the broker room to send others: what
-waits takes no place of the prefetch. What is done with deliveries is left to the listener.
+consumer because it was deleted, consuming is tried again with backoff until it works. Room for others while
+deliveries wait in place is `Relief`'s; what is done with deliveries is left to the listener.
 """
 
 from __future__ import annotations
@@ -26,11 +25,12 @@ from leveret.client.codecs import Codecs
 from leveret.client.connection import Connection
 from leveret.client.decisions import Decision
 from leveret.client.delivery import Delivery, Reader, Settled, Source
+from leveret.client.ensured import declaration
 from leveret.client.errors import ChannelClosed, ClientError, Closed
 from leveret.client.hooks import notice
+from leveret.client.relief import PREFETCH_MAX, Relief, qos
 from leveret.client.session import Session
 
-_PREFETCH_MAX: Final = 65_535
 _CANCEL_S: Final = 5.0
 _AGAIN: Final = Backoff(initial_s=0.1, multiplier=2.0, max_s=5.0, jitter=0.0)
 
@@ -44,10 +44,12 @@ class Subscription:
     no_ack: bool = False
     exclusive: bool = False
     arguments: Mapping[str, Value] = field(default_factory=dict)
+    declared: bool = False
+    """It is the toolkit's own queue, durable: declared before it is consumed."""
 
     def __post_init__(self) -> None:
-        if not 1 <= self.prefetch <= _PREFETCH_MAX:
-            raise ValueError(f"prefetch is from 1 to {_PREFETCH_MAX}: what is in hand must be bounded")
+        if not 1 <= self.prefetch <= PREFETCH_MAX:
+            raise ValueError(f"prefetch is from 1 to {PREFETCH_MAX}: what is in hand must be bounded")
         encode_short_string(self.queue)
         encode_table(self.arguments)
 
@@ -66,9 +68,10 @@ class Intake:
         settle: Callable[[Delivery, Decision], Awaitable[Settled]] | None = None,
         lost: Callable[[], None] = lambda: None,
         closed: Callable[[], None] = lambda: None,
+        unrelieved: Callable[[], None] = lambda: None,
     ) -> None:
         """`settle` is how deliveries settle themselves; `lost` is told when a channel has ended, `closed`
-        when the connection has."""
+        when the connection has, `unrelieved` when nothing comes in the place of what waits."""
         self._connection = connection
         self._subscription = subscription
         self._deliver = deliver
@@ -85,11 +88,9 @@ class Intake:
         self._cancelled_early: Channel | None = None
         """A channel whose consumer was cancelled before its consume-ok was seen."""
         self._leaving: asyncio.Task[None] | None = None
-        self._reliefs: list[str] = []
-        self._capacity = 0
-        """How many deliveries the broker may send, all consumers together."""
-        self._waiting = 0
-        self._relieving: asyncio.Task[None] | None = None
+        self._relief = Relief(
+            subscription.queue, subscription.prefetch, consume=self._consume, useless=unrelieved
+        )
         self._failures = 0
         self._retry: asyncio.TimerHandle | None = None
         self._stopping = False
@@ -107,12 +108,13 @@ class Intake:
         """Takes nothing more; what was delivered can still be settled."""
         self._stopping = True
         self._forget_retry()
+        self._relief.end()
         channel = self._channel
         if channel is not None and channel.error is None:
             self.hold_back(False)
             with suppress(ClientError, TimeoutError):
                 async with asyncio.timeout(_CANCEL_S):
-                    for tag in (self._tag, *self._reliefs):
+                    for tag in (self._tag, *self._relief.tags):
                         await channel.call(make(commands.Basic.Cancel, consumer_tag=tag, nowait=False))
 
     async def close(self) -> None:
@@ -120,8 +122,7 @@ class Intake:
         self._stopping = True
         self._forget_retry()
         self._connection.remove(self)
-        if self._relieving is not None:
-            self._relieving.cancel()
+        self._relief.end()
         channel, self._channel = self._channel, None
         if channel is not None and channel.error is None:
             assert self._ledger is not None
@@ -165,11 +166,13 @@ class Intake:
         subscription = self._subscription
         ledger = Ledger(channel, stale=self._stale, no_ack=subscription.no_ack)
         reader = Reader(Source(ledger, subscription.queue, self._codecs, self._settle))
-        channel.on_deliveries = lambda messages: self._deliver(reader.read(messages))
+        channel.on_deliveries = lambda messages: self._came(reader, messages)
         channel.on_cancelled = lambda tag: self._cancelled(channel, tag)
         channel.on_ended = lambda error: self._ended(channel, error)
+        if subscription.declared:
+            await channel.call(declaration(subscription.queue))
         if not subscription.no_ack:
-            await channel.call(_qos(subscription.prefetch))
+            await channel.call(qos(subscription.prefetch))
         await channel.call(self._consume(self._tag))
         if channel.error is not None:
             raise channel.error  # it came right behind the answer
@@ -180,10 +183,13 @@ class Intake:
         if self._cancelled_early is channel:
             self._cancelled(channel, self._tag)
             return
-        self._reliefs.clear()
-        self._capacity = subscription.prefetch
+        self._relief.begin(channel)
         self._failures = 0
         self.error = None
+
+    def _came(self, reader: Reader, messages: list[tuple[bytes, bytes, bytes]]) -> None:
+        self._relief.came(messages)
+        self._deliver(reader.read(messages))
 
     def _consume(self, tag: str) -> commands.Basic.Consume:
         return make(
@@ -212,8 +218,8 @@ class Intake:
 
     def _cancelled(self, channel: Channel, tag: str) -> None:
         """The queue was deleted, or moved: the broker will deliver no more to this consumer."""
-        if tag in self._reliefs:
-            self._reliefs.remove(tag)
+        if tag in self._relief.tags:
+            self._relief.tags.remove(tag)
         elif self._channel is None:
             self._cancelled_early = channel
         elif channel is self._channel:
@@ -249,42 +255,7 @@ class Intake:
     # while deliveries wait in place
 
     def relieve(self, waiting: int) -> None:
-        """So many deliveries wait here, unacked: others come in their place."""
-        self._waiting = waiting
-        if self._relieving is None and self._wants_relief():
-            self._relieving = asyncio.get_running_loop().create_task(self._change_reliefs())
-
-    def _wants_relief(self) -> bool:
-        """More consumers, or none any more. An exclusive one can't have others beside it."""
-        if self._channel is None or self._subscription.exclusive or self._stopping:
-            return False
-        short = self._capacity - self._waiting < (self._subscription.prefetch + 1) // 2
-        return short if self._waiting else bool(self._reliefs)
-
-    async def _change_reliefs(self) -> None:
-        try:
-            while self._wants_relief():
-                channel = self._channel
-                assert channel is not None
-                if self._waiting:
-                    await self._add_relief(channel)
-                else:
-                    tag = self._reliefs.pop()
-                    await channel.call(make(commands.Basic.Cancel, consumer_tag=tag, nowait=False))
-                    self._capacity = self._capacity if self._reliefs else self._subscription.prefetch
-        except ClientError:
-            pass  # the channel is gone, and what waited with it
-        finally:
-            self._relieving = None
-
-    async def _add_relief(self, channel: Channel) -> None:
-        prefetch = min(max(self._subscription.prefetch, self._waiting), _PREFETCH_MAX)
-        tag = f"{self._tag}.{secrets.token_hex(3)}"
-        self._reliefs.append(tag)
-        self._capacity += prefetch
-        await channel.call(_qos(prefetch))
-        await channel.call(self._consume(tag))
-
-
-def _qos(prefetch: int) -> commands.Basic.Qos:
-    return make(commands.Basic.Qos, prefetch_size=0, prefetch_count=prefetch, global_=False)
+        """So many deliveries wait here, unacked: others come in their place. An exclusive consumer can't have
+        others beside it."""
+        if not self._subscription.exclusive and not self._stopping:
+            self._relief.change(waiting)

@@ -31,6 +31,7 @@ from leveret.client.loops import LoopDetector
 from leveret.client.processing import Processing
 from leveret.client.publisher import Publisher
 from leveret.client.recoverers import Failure
+from leveret.client.returns import Returns
 from leveret.client.terms import Batch, Terms
 
 log = logging.getLogger("leveret.client")
@@ -70,7 +71,9 @@ class Listener:
         queues: EnsuredQueues,
         codecs: Codecs,
         chance: random.Random,
+        alone: bool = False,
     ) -> None:
+        """`alone`: no further consumer beside this one would be sent anything."""
         self.terms = terms
         self.queue = subscription.queue
         self.handler = handler
@@ -79,7 +82,8 @@ class Listener:
         self._hooks = connection.hooks
         self._publisher = publisher
         self._queues = queues
-        self._delay_queues = DelayQueues(publisher, queues)
+        self._returns = Returns(connection, subscription.queue, publisher=publisher, codecs=codecs)
+        self._delay_queues = DelayQueues(publisher, queues, returning=self._returns.begin)
         self._intake = Intake(
             connection,
             subscription,
@@ -88,6 +92,7 @@ class Listener:
             codecs=codecs,
             settle=None if terms.ack == "none" else self._settle,
             lost=self._forget_dead,
+            unrelieved=self._wait_elsewhere,
         )
         self._failures = Failures(
             retry=terms.retry,
@@ -100,7 +105,7 @@ class Listener:
             chance=chance,
             loops=LoopDetector(),
             crowded=lambda: len(self._waiting) >= _WAITING_PER_PREFETCH * terms.prefetch,
-            never_here=subscription.exclusive,
+            never_here=subscription.exclusive or alone,
         )
         self._processing = Processing(
             handler, terms, self._failures, hooks=self._hooks, counters=self.counters, queue=self.queue
@@ -119,6 +124,8 @@ class Listener:
         self._loop = asyncio.get_running_loop()
         self.handler.start(self.terms.concurrency)
         self._intake.start()
+        if self.terms.ack != "none":
+            self._returns.start()
 
     async def stop(self, grace_s: float, *, caller: asyncio.Task[Any] | None = None) -> None:
         """Takes nothing more, finishes or gives back what is in hand, says what is done.
@@ -136,6 +143,7 @@ class Listener:
             self._give_back_waiting()
         await self._finish(grace_s, caller)
         self.handler.stop()
+        await self._returns.stop()
         await self._intake.close()
 
     async def _finish(self, grace_s: float, caller: asyncio.Task[Any] | None) -> None:
@@ -290,6 +298,22 @@ class Listener:
         if delivery.ledger.alive and not self._stopping:
             self._buffer.appendleft(delivery)
             self._work_on()
+
+    def _wait_elsewhere(self) -> None:
+        """Nothing comes in the place of what waits here: it waits in the broker, now and from now on."""
+        self._failures.never_here = True
+        waiting = [(delivery, timer.when()) for delivery, timer in self._waiting.items()]
+        for timer in self._waiting.values():
+            timer.cancel()
+        self._waiting.clear()
+        if waiting and not self._stopping:
+            self._start_worker(self._put_off(waiting))
+
+    async def _put_off(self, due_s: list[tuple[Delivery, float]]) -> None:
+        now_s = self._loop.time()
+        await asyncio.gather(
+            *(self._failures.put_off(each, max(0.0, when_s - now_s)) for each, when_s in due_s)
+        )
 
     async def _settle(self, delivery: Delivery, decision: Decision) -> Settled:
         return await self._processing.settle(delivery, decision)

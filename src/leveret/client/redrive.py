@@ -9,17 +9,19 @@ at, so that a message that fails again at once is not moved for ever.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from pamqp import commands
 
+from leveret.amqp.tables import Value
 from leveret.client.acks import Ledger
 from leveret.client.channel import Channel, Content
 from leveret.client.codecs import Codecs
 from leveret.client.connection import Connection
 from leveret.client.copies import copy_of
+from leveret.client.delays import is_delay_queue
 from leveret.client.delivery import ATTEMPTS, Delivery, Source
 from leveret.client.publisher import Publisher
 from leveret.client.questions import depth
@@ -153,8 +155,7 @@ class _Move:
         """The queue it belongs to; None if it stays."""
         if self._where is not None and not self._where(delivery):
             return None
-        origin = delivery.headers.get(ORIGINAL_QUEUE, delivery.headers.get("x-first-death-queue"))
-        return self._to or (str(origin) if origin else None)
+        return self._to or _home(delivery.headers)
 
     def _delivery(self, content: Content) -> Delivery:
         got = content.method
@@ -170,3 +171,15 @@ class _Move:
             header=content.header,
             body=content.body,
         )
+
+
+def _home(headers: Mapping[str, Value]) -> str | None:
+    """Where it failed first; a delay queue, where it has only waited for its next try, is not that."""
+    if origin := headers.get(ORIGINAL_QUEUE):
+        return str(origin)
+    deaths = headers.get("x-death")
+    known = (
+        [each.get("queue") for each in deaths if isinstance(each, dict)] if isinstance(deaths, list) else []
+    )
+    places = (str(each) for each in (headers.get("x-first-death-queue"), *reversed(known)) if each)
+    return next((each for each in places if not is_delay_queue(each)), None)

@@ -1,9 +1,9 @@
 """Retry policies: which failures are tried again, how often, after how long, and where the message waits.
 
 *Stateless*: in this process; the message stays unacked while it waits, and a crash starts the count anew.
-*Stateful*: through the broker, with the count kept there (of an exclusive listener always). In both, what
-waits takes no place from others, but for a stateless retry on a queue with a single active consumer. This
-module only says how long; waiting is left to `delays` and to the listener.
+*Stateful*: through the broker, with the count kept there (of an exclusive listener, and on a queue with a
+single active consumer, always). In both, what waits takes no place from others. This module only says how
+long; waiting is left to `delays` and to the listener.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ class Retry:
     max_s: float = 60.0
     jitter: float = 0.1
     stateful: bool = True
-    """Through the broker. In place, on a queue with a single active consumer, a message keeps its place of
-    the prefetch while it waits: no further consumer could take others."""
+    """Through the broker; otherwise in this process, unless what waits there would hold up others."""
     per: Mapping[type[BaseException], Retry] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

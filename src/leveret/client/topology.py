@@ -80,6 +80,14 @@ class Topology:
         """The queues that belong to the connection that declares them."""
         return {part.name for part in self.parts if isinstance(part, Queue) and part.exclusive}
 
+    def single_active(self) -> set[str]:
+        """The queues that send everything to one of their consumers."""
+        return {
+            part.name
+            for part in self.parts
+            if isinstance(part, Queue) and part.table.get("x-single-active-consumer")
+        }
+
     def shared(self) -> Topology:
         """What several connections may declare: without exclusive queues, and what is bound to them."""
         own = self.exclusive()
