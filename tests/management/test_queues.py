@@ -53,6 +53,9 @@ def test_a_queue_shows_the_queries_that_hold_messages_of_it(api, channel):
     (query,) = api.get("/api/queues/%2F/q").json["queries"]
     assert query.pop("seen") > 0
     assert query == {"name": "nightly", "run": 1, "settled": 1, "leases": 1, "messages": 2}
+    leases = api.broker.server.broker.vhosts["/"].queues["q"].queries()
+    api.broker.call(lambda: leases.settle(leases.queries["nightly"], 2))
+    assert api.get("/api/queues/%2F/q").json["queries"][0]["settled"] == 2
 
 
 def test_a_queue_shows_consumers_and_messages_that_came_back(api, channel):

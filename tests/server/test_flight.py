@@ -157,6 +157,33 @@ class TestLeases:
         refused = bulk.ask(actions.Plan("/", queue, "slow", answer.epoch, 0, 1))
         assert (refused.kind, "leaseTimeout" in refused.hint) == ("expired", True)
 
+    def test_a_lease_that_expired_before_anybody_worked_on_it_is_passed_over(self, broker, bulk, queue):
+        epoch = bulk.ask(actions.Open("/", queue, "slow", 0.05)).epoch
+        bulk.ask(actions.Lease("/", queue, "slow", epoch, 0, max_messages=3))
+        broker.wait_until_depth(queue, 10)
+        epoch = bulk.ask(actions.Open("/", queue, "slow", 3600.0)).epoch
+        assert bulk.ask(actions.Lease("/", queue, "slow", epoch, 0, max_messages=4)).end == 2
+        (portion,) = bulk.ask(actions.Plan("/", queue, "slow", epoch, 0, 2)).portions
+        assert portion.messages == 4
+
+    def test_a_queue_that_a_query_holds_is_not_deleted_for_disuse(self, broker, bulk, channel):
+        name = next(names)
+        channel.queue_declare(name, arguments={"x-expires": 50})
+        channel.basic_publish("", name, b"x")
+        epoch = opened(bulk, name)
+        assert bulk.ask(actions.Lease("/", name, "nightly", epoch, 0)).end == 1
+        time.sleep(0.2)
+        assert bulk.ask(actions.Lease("/", name, "nightly", epoch, 1)).settled == 1
+        queues = broker.server.broker.vhosts["/"].queues
+        broker.wait_until(lambda: name not in queues, "nobody uses the queue any more")
+
+    def test_nobody_has_a_queue_alone_that_a_query_holds(self, bulk, channel, queue):
+        epoch = opened(bulk, queue)
+        bulk.ask(actions.Lease("/", queue, "nightly", epoch, 0))
+        other = channel.connection.channel()
+        with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="in use by a query"):
+            other.basic_consume(queue, lambda *_: None, exclusive=True)
+
     def test_a_released_query_gives_back_what_it_holds(self, broker, bulk, queue):
         epoch = opened(bulk, queue)
         bulk.ask(actions.Lease("/", queue, "nightly", epoch, 0))

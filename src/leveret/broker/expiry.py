@@ -90,7 +90,10 @@ def restart_disuse(queue: Queue) -> None:
 
 
 def _delete(queue: Queue) -> None:
-    queue.vhost.delete_queue(queue)
+    if queue.is_held:
+        restart_disuse(queue)
+    else:
+        queue.vhost.delete_queue(queue)
 
 
 def _first(queue: Queue, count: int) -> Sequence[Range]:

@@ -51,6 +51,7 @@ class QueryNote(msgspec.Struct, frozen=True, tag="query", array_like=True):
     settled: int
     last: int
     timeout_us: int
+    void: list[int] = []
 
     @property
     def key(self) -> tuple[str | int, ...]:
@@ -84,11 +85,14 @@ class Query:
     """Leases up to this number are settled."""
     last: int = 0
     timeout_us: int = 0
+    void: frozenset[int] = frozenset()
+    """Leases that expired before anybody worked on them: their messages are in later ones."""
     leases: dict[int, LeaseNote] = field(default_factory=dict)
     seen_us: int = 0
 
     def note(self) -> QueryNote:
-        return QueryNote(self.name, self.epoch, self.settled, self.last, self.timeout_us)
+        void = sorted(number for number in self.void if number > self.settled)
+        return QueryNote(self.name, self.epoch, self.settled, self.last, self.timeout_us, void)
 
     @property
     def messages(self) -> int:
@@ -120,7 +124,7 @@ class Leases:
                 leases.append(note)
             else:
                 self.queries[note.name] = Query(
-                    note.name, note.epoch, note.settled, note.last, note.timeout_us
+                    note.name, note.epoch, note.settled, note.last, note.timeout_us, frozenset(note.void)
                 )
         for lease in sorted(leases, key=lambda each: each.number):
             if lease.query in self.queries:
@@ -132,6 +136,10 @@ class Leases:
     @property
     def log(self) -> Log:
         return self._notes.log
+
+    def __bool__(self) -> bool:
+        """Whether a query holds something."""
+        return any(query.leases for query in self.queries.values())
 
     def held(self) -> Iterable[Range]:
         """Everything that is in a lease."""
@@ -159,12 +167,15 @@ class Leases:
     def next(
         self, query: Query, start: int, *, max_messages: int | None = None, max_bytes: int | None = None
     ) -> int:
-        """The number of the first lease above `start`; `start` if nothing is ready."""
+        """The number of the first lease above `start`; `start` if nothing is ready.
+
+        Who asks for the next one has not begun with it. So one that has expired is passed over: its messages
+        are in the queue, or in a later one.
+        """
         following = min((number for number in query.leases if number > start), default=None)
         if following is not None:
             return following
-        if query.last > start:  # those in between have expired
-            raise self._lost(query, query.last)
+        void = query.void | frozenset(range(start + 1, query.last + 1))
         self._check_free()
         ranges = self._take(query, max_messages, max_bytes)
         if not ranges:
@@ -174,11 +185,11 @@ class Leases:
         counts = {offset: count for offset, count in progress.counts.items() if offset in held}
         lease = LeaseNote(query.name, query.last + 1, ranges, progress.redelivered_below, counts)
         try:
-            self._write(replace(query, last=lease.number), lease)
+            self._write(replace(query, last=lease.number, void=void), lease)
         except StorageError:
             self.queue.release(ranges)
             raise
-        query.last = lease.number
+        query.last, query.void = lease.number, void
         query.leases[lease.number] = lease
         return lease.number
 
@@ -212,9 +223,10 @@ class Leases:
         """The leases above `start` up to `end`, exactly as they were given."""
         found = []
         for number in range(start + 1, end + 1):
-            if number not in query.leases:
+            if number in query.leases:
+                found.append(query.leases[number])
+            elif number not in query.void:
                 raise self._lost(query, number)
-            found.append(query.leases[number])
         return found
 
     def release(self, name: str) -> None:

@@ -55,7 +55,7 @@ def admit(queue: Queue, messages: Sequence[Message], channel: Channel) -> set[in
 def has_room(queue: Queue, messages: Sequence[Message]) -> bool:
     """Whether all of them could be appended, one after the other."""
     limit, limit_bytes = queue.arguments.max_length, queue.arguments.max_length_bytes
-    if limit is not None and queue.ready + len(messages) > limit:
+    if limit is not None and queue.ready + queue.hidden + len(messages) > limit:
         return False
     size = queue.waiting_bytes + sum(len(message.body) for message in messages)
     return limit_bytes is None or size <= limit_bytes

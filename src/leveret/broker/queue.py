@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from leveret.amqp.errors import ResourceLocked
+from leveret.amqp.errors import AccessRefused, ResourceLocked
 from leveret.amqp.tables import Value
 from leveret.broker import deadletters, expiry, overflow
 from leveret.broker.arguments import QueueArguments
@@ -113,7 +113,7 @@ class Queue:
         queries.
         """
         memory = None if self.dedup is None else self.dedup.log
-        notes = None if self.leases is None else self.leases.log
+        notes = self.leases.log if self.leases is not None else None
         return [self.log, *(each for each in (memory, notes) if each is not None)]
 
     def queries(self) -> Leases:
@@ -379,7 +379,14 @@ class Queue:
         self.waiting_bytes = 0
         return sum(stop - start for start, stop in ranges)
 
+    @property
+    def is_held(self) -> bool:
+        """Whether a query or a batch has messages of it in its account."""
+        return bool(self.leases or self.hidden)
+
     def add_consumer(self, consumer: Consumer) -> None:
+        if consumer.exclusive and self.leases:
+            raise AccessRefused(f"{self} in use by a query")
         self.consumers.add(consumer)
         expiry.restart_disuse(self)
         self.wake()
@@ -390,7 +397,7 @@ class Queue:
             return
         expiry.restart_disuse(self)
         self.wake()
-        if self.auto_delete and not self.consumers:
+        if self.auto_delete and not self.consumers and not self.is_held:
             self.vhost.delete_queue(self)
 
 

@@ -88,10 +88,12 @@ def describe(queue: Queue) -> dict[str, object]:
         "returned": len(queue.progress.counts),
         "low": queue.progress.low,
         "span": queue.progress.span,
-        "queries": [
-            _describe_query(query) for query in (queue.leases.queries.values() if queue.leases else ())
-        ],
+        "queries": [_describe_query(query) for query in _queries(queue)],
     }
+
+
+def _queries(queue: Queue) -> Iterable[Query]:
+    return () if queue.leases is None else queue.leases.queries.values()
 
 
 def _describe_query(query: Query) -> dict[str, object]:
