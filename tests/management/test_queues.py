@@ -58,6 +58,23 @@ def test_a_queue_shows_the_queries_that_hold_messages_of_it(api, channel):
     assert api.get("/api/queues/%2F/q").json["queries"][0]["settled"] == 2
 
 
+def test_a_query_is_ended_and_what_it_holds_goes_back(api, channel):
+    channel.queue_declare("q", durable=True)
+    channel.basic_publish("", "q", b"1")
+    api.broker.wait_until_depth("q", 1)
+
+    def lease() -> None:
+        leases = api.broker.server.broker.vhosts["/"].queues["q"].queries()
+        leases.next(leases.open("nightly", timeout_us=0), 0)
+
+    api.broker.call(lease)
+    assert api.broker.depth("q") == 0
+    assert api.ask("DELETE", "/api/queues/%2F/q/queries/nightly").status == 204
+    assert api.broker.depth("q") == 1
+    assert api.get("/api/queues/%2F/q").json["queries"] == []
+    assert api.ask("DELETE", "/api/queues/%2F/q/queries/nightly").json == NOT_FOUND
+
+
 def test_a_queue_shows_consumers_and_messages_that_came_back(api, channel):
     channel.queue_declare("q", exclusive=True, auto_delete=True)
     channel.basic_publish("", "q", b"1")

@@ -50,6 +50,7 @@ def create_app(broker: Broker, *, changed: Callable[[], None]) -> Starlette:
             Route("/api/queues/{vhost}", private(queues.show_vhost)),
             Route(one_queue, private(queues.show)),
             Route(f"{one_queue}/contents", private(queues.purge), methods=["DELETE"]),
+            Route(f"{one_queue}/queries/{{query}}", private(queues.release), methods=["DELETE"]),
         ],
         middleware=[Middleware(RawPaths)],
         exception_handlers={HTTPException: answer, Exception: answer},

@@ -4,6 +4,8 @@
     GET    /api/queues/{vhost}                 those of a virtual host
     GET    /api/queues/{vhost}/{name}          one
     DELETE /api/queues/{vhost}/{name}/contents drops what is not with consumers
+    DELETE /api/queues/{vhost}/{name}/queries/{query}
+                                               ends a query of Spark's: what it holds goes back
 
 Fields have RabbitMQ's names and meaning, but `messages` also counts what is delayed. Ours are `delayed`,
 `returned` (messages that came back at least once), `low` and `span` (the cursor's lowest unsettled offset,
@@ -45,15 +47,28 @@ class Queues:
         return reply(describe(self._find(request, user)))
 
     def purge(self, request: Request, user: User) -> Response:
+        queue = self._find_to_change(request, user)
+        self._changed()
+        self._broker.flush()
+        queue.purge()
+        return Response(status_code=204)
+
+    def release(self, request: Request, user: User) -> Response:
+        queue = self._find_to_change(request, user)
+        query = segment(request, "query")
+        if queue.leases is None or query not in queue.leases.queries:
+            raise NotFound
+        self._changed()
+        queue.leases.release(query)
+        return Response(status_code=204)
+
+    def _find_to_change(self, request: Request, user: User) -> Queue:
         queue = self._find(request, user)
         if not user.may("read", queue.vhost.name, queue.name):
             raise NotAuthorised("Access refused.")
         if queue.owner is not None:
             raise queue.locked()
-        self._changed()
-        self._broker.flush()
-        queue.purge()
-        return Response(status_code=204)
+        return queue
 
     def _find(self, request: Request, user: User) -> Queue:
         vhost = enter(self._broker, user, segment(request, "vhost"))
