@@ -184,6 +184,7 @@ def snapped() -> Progress:
     state.settle([(0, 2), (4, 5)])
     state.give_back([(2, 3)])
     state.give_back([(5, 6)], not_before_us=TIME_US + 5_000_000)
+    state.hold([(8, 9)])
     state.mark = cursor.MARK_AHEAD
     return state
 
@@ -257,7 +258,7 @@ def test_the_lists_of_a_checkpoint_have_the_fields_of_the_code():
 @pytest.mark.parametrize(
     ("page", "words", "found", "said"),
     [
-        ("README.md", "today it is 1,", formats.VERSION, 1),
+        ("README.md", "today it is 2,", formats.VERSION, 2),
         ("README.md", "when more than 3 are free", wal.FREE_FILES_MAX, 3),
         ("records.md", "at most 2,048 records and 2 MiB", records.BATCH_RECORDS_MAX, 2048),
         ("records.md", "2 MiB of data", records.BATCH_BYTES_MAX, 2 << 20),
@@ -367,7 +368,8 @@ def test_the_offset_set_of_the_example_is_read():
 def test_the_snapshot_of_the_example_is_read():
     state = Progress.decode(SHOWN["snapshot"])
     assert (state.low, list(state.settled.settled_above.ranges())) == (2, [(4, 5)])
-    assert list(state.in_flight.ranges()) == [(3, 4), (6, 8)]
+    assert list(state.in_flight.ranges()) == [(3, 4), (6, 9)]
+    assert list(state.leased.ranges()) == [(8, 9)]
     assert list(state.delays()) == [(5, TIME_US + 5_000_000)]
     assert state.counts == {2: 1, 5: 1}
     assert state.mark == cursor.MARK_AHEAD

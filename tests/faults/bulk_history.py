@@ -132,7 +132,7 @@ class BulkHistory:
         for task in range(2):
             for again in range(self.random.choice([1, 1, 2])):
                 name = f"{task}.{again}.{attempt:x}"
-                if self._write(name, rows[3 * task : 3 * task + 3]) is None:
+                if self.write(name, rows[3 * task : 3 * task + 3]) is None:
                     return
             stages.append(name)
         if self.random.random() < 0.2:
@@ -140,7 +140,7 @@ class BulkHistory:
         elif self.random.random() < 0.8:
             self._commit(stages)
 
-    def _write(self, stage: str, bodies: list[bytes]) -> actions.Done | None:
+    def write(self, stage: str, bodies: list[bytes]) -> actions.Done | None:
         descriptor = StageDescriptor("/", WRITER, self.batch, stage, 3600.0)
         header = encode({"delivery_mode": 2}, 0)
         rows = [(b"", queue.encode(), header, body) for body in bodies for queue in QUEUES]

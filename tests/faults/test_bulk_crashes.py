@@ -8,9 +8,10 @@ from random import Random
 
 import pytest
 
+from leveret.flight import actions
 from leveret.storage.errors import WriteFailed
 from leveret.testing.disk import CutAt, PowerCut
-from tests.faults.bulk_history import BulkHistory
+from tests.faults.bulk_history import QUERY, QUEUES, BulkHistory
 
 FIRST = int(os.environ.get("LEVERET_SEED", "0"))
 HISTORIES = int(os.environ.get("LEVERET_HISTORIES", "80"))
@@ -84,3 +85,27 @@ def test_after_any_crash_leases_are_exact_and_batches_are_whole(group: int) -> N
         except BaseException as error:
             error.add_note(f"seed {seed}: LEVERET_SEED={seed} LEVERET_HISTORIES=1 replays it")
             raise
+
+
+def test_what_a_note_names_is_held_again_where_the_journal_has_forgotten_it() -> None:
+    """As after a byte flipped in the journal: a lease keeps its messages, a stage its secret."""
+    history = BulkHistory(1)
+    history.publish(5)
+    assert isinstance(history.ask(actions.Lease("/", "q", QUERY, history.epoch, 0, 3)), actions.Leased)
+    history.rows[0] = [b"row"]
+    history.write("task", history.rows[0])
+    for name in QUEUES:
+        queue = history.queue(name)
+        queue.cursor.release(list(queue.progress.leased.ranges()))
+    history.restart()
+    assert [history.queue(name).ready for name in QUEUES] == [2, 0]
+    assert history.plan(1) == [b"m0", b"m1", b"m2"]
+    history.check()
+
+
+def test_what_is_leased_and_in_no_note_goes_back() -> None:
+    history = BulkHistory(1)
+    history.publish(5)
+    history.queue("q").cursor.lease(5)
+    history.restart()
+    assert history.queue("q").ready == 5

@@ -2,10 +2,11 @@
 
 Cursors are created at any time, at the first message, the next one, or a number between; each goes its own
 way. Checkpoints run, the store is closed or killed after a sync: what was in flight comes back, counted and
-redelivered, and everything else is as it was.
+redelivered, and everything else is as it was; what is leased stays in flight.
 """
 
 from dataclasses import dataclass, field
+from random import Random
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -28,6 +29,7 @@ class Reader:
     priorities: int
     ready: set[int] = field(default_factory=set)
     in_flight: set[int] = field(default_factory=set)
+    leased: set[int] = field(default_factory=set)
     delayed: dict[int, int] = field(default_factory=dict)
     counts: dict[int, int] = field(default_factory=dict)
 
@@ -39,11 +41,25 @@ class Reader:
         for offset in chosen:
             self.ready.discard(offset)
             self.in_flight.discard(offset)
+            self.leased.discard(offset)
             self.delayed.pop(offset, None)
             self.counts.pop(offset, None)
 
+    def lease(self, chosen: list[int]) -> None:
+        self.ready.difference_update(chosen)
+        for offset in chosen:
+            self.delayed.pop(offset, None)
+        self.in_flight.update(chosen)
+        self.leased.update(chosen)
+
+    def release(self, chosen: list[int]) -> None:
+        self.in_flight.difference_update(chosen)
+        self.leased.difference_update(chosen)
+        self.ready.update(chosen)
+
     def give_back(self, chosen: list[int], *, due_us: int = 0, counted: bool = True) -> None:
         self.in_flight.difference_update(chosen)
+        self.leased.difference_update(chosen)
         for offset in chosen:
             self.counts[offset] = self.counts.get(offset, 0) + counted
             if due_us:
@@ -59,14 +75,18 @@ class Reader:
 
 
 class Cursors(RuleBasedStateMachine):
-    @initialize()
-    def begin(self) -> None:
+    @initialize(n=st.integers(0, 20), with_priorities=st.booleans())
+    def begin(self, n: int, with_priorities: bool) -> None:
         self.clock = Clock()
         self.disk = SimulatedDisk()
         self.store = make_store(self.disk, self.clock)
         self.id = self.store.create_log().id
         self.readers: dict[str, Reader] = {}
         self.priority: dict[int, int] = {}
+        self.leases: dict[int, dict[str, list[int]]] = {0: {}}  # by ticket, what each cursor had leased
+        self.create("first", with_priorities)
+        if n:
+            self.append(n, 1)
 
     @property
     def log(self) -> Log:
@@ -118,6 +138,50 @@ class Cursors(RuleBasedStateMachine):
         reader.in_flight.update(expected)
 
     @precondition(lambda self: self.readers)
+    @rule(data=st.data(), n=st.integers(0, 12))
+    def lease(self, data: st.DataObject, n: int) -> None:
+        name, reader = self.pick(data)
+        reader.wake(self.clock.now_us)
+        expected = self.in_order(reader)[:n]
+        assert offsets(self.cursor(name).lease(n, who=b"query")) == expected
+        reader.lease(expected)
+
+    @precondition(lambda self: self.readers)
+    @rule(data=st.data())
+    def hold(self, data: st.DataObject) -> None:
+        name, reader = self.pick(data)
+        chosen = self.choose(data, reader.ready | set(reader.delayed))
+        self.cursor(name).hold(singles(chosen), who=b"query")
+        reader.lease(chosen)
+
+    @precondition(lambda self: self.readers)
+    @rule(data=st.data(), n=st.integers(1, 8), priority=st.integers(0, 3))
+    def append_held(self, data: st.DataObject, n: int, priority: int) -> None:
+        name, reader = self.pick(data)
+        transaction = self.store.transaction()
+        transaction.append_held(self.cursor(name), messages(n, priority=priority), who=b"query")
+        transaction.commit()
+        appended = offsets(transaction.offsets)
+        self.priority.update(dict.fromkeys(appended, priority))
+        for each in self.readers.values():
+            each.ready.update(appended)
+        reader.lease(appended)
+
+    @precondition(lambda self: any(reader.leased for reader in self.readers.values()))
+    @rule(data=st.data(), together=st.booleans())
+    def release(self, data: st.DataObject, together: bool) -> None:
+        name = data.draw(st.sampled_from(sorted(name for name, each in self.readers.items() if each.leased)))
+        reader = self.readers[name]
+        chosen = self.choose(data, reader.leased)
+        if together:
+            transaction = self.store.transaction()
+            transaction.release(self.cursor(name), singles(chosen))
+            transaction.commit()
+        else:
+            assert self.cursor(name).release(singles(chosen), who=b"query") == self.store.ticket
+        reader.release(chosen)
+
+    @precondition(lambda self: self.readers)
     @rule(data=st.data())
     def settle(self, data: st.DataObject) -> None:
         name, reader = self.pick(data)
@@ -165,11 +229,22 @@ class Cursors(RuleBasedStateMachine):
             self.store.sync()
             self.disk = self.disk.restart()
         self.store = make_store(self.disk, self.clock)
+        self.leases = {}
         assert set(self.log.cursors) == set(self.readers)
         for name, reader in self.readers.items():
-            taken = sorted(reader.in_flight)
+            taken = sorted(reader.in_flight - reader.leased)
             reader.give_back(taken)
             assert all(self.cursor(name).is_redelivered(offset) for offset in taken)
+
+    @rule(seed=st.integers(0, 99))
+    def look_behind_a_power_cut(self, seed: int) -> None:
+        """The leases are those of the last safe ticket, and nothing else is in flight."""
+        expected = self.leases[max(ticket for ticket in self.leases if ticket <= self.store.safe_ticket)]
+        after = make_store(self.disk.copy().crash(Random(seed)), self.clock)
+        cursors = after.log(self.id).cursors if self.id in after.logs else {}
+        found = {name: cursor.progress for name, cursor in cursors.items()}
+        assert {name: offsets(each.leased.ranges()) for name, each in found.items()} == expected
+        assert all(each.in_flight == each.leased for each in found.values())
 
     def free_name(self) -> str:
         return next(each for each in NAMES if each not in self.readers)
@@ -183,7 +258,7 @@ class Cursors(RuleBasedStateMachine):
     def choose(self, data: st.DataObject, candidates: set[int]) -> list[int]:
         if not candidates:
             return []
-        return sorted(data.draw(st.sets(st.sampled_from(sorted(candidates)), max_size=10)))
+        return sorted(data.draw(st.sets(st.sampled_from(sorted(candidates)), min_size=1, max_size=10)))
 
     def in_order(self, reader: Reader) -> list[int]:
         def level(offset: int) -> int:
@@ -205,6 +280,7 @@ class Cursors(RuleBasedStateMachine):
             cursor = self.cursor(name)
             progress = cursor.progress
             assert offsets(progress.in_flight.ranges()) == sorted(reader.in_flight)
+            assert offsets(progress.leased.ranges()) == sorted(reader.leased)
             due = {offset for offset, us in reader.delayed.items() if us <= self.clock.now_us}
             delayed = dict(progress.delays())
             assert reader.delayed.items() >= delayed.items()
@@ -216,6 +292,12 @@ class Cursors(RuleBasedStateMachine):
             assert progress.low <= min(unsettled, default=self.log.next)
             readable = {record.offset for record in self.log.read(singles(sorted(unsettled)))}
             assert readable == unsettled
+
+    @invariant()
+    def note_what_is_leased(self) -> None:
+        if hasattr(self, "readers"):
+            leased = {name: sorted(reader.leased) for name, reader in self.readers.items()}
+            self.leases[self.store.ticket] = leased
 
 
 TestCursors = Cursors.TestCase

@@ -5,6 +5,7 @@ the progress must agree with the model, survive encoding, and be what the journa
 make no sense must raise and leave everything as it was.
 """
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import takewhile
 
@@ -22,6 +23,7 @@ from tests.storage.builders import messages, offsets, runs, singles
 
 READY, IN_FLIGHT, DELAYED, SETTLED = "ready", "in flight", "delayed", "settled"
 MARK = 1 << 20
+Change = Callable[[list[Range]], None]
 
 bounds = st.one_of(st.none(), st.integers(0, 60))
 
@@ -34,11 +36,12 @@ class Known:
     state: str = READY
     due_us: int = 0
     count: int | None = None
+    leased: bool = False
 
 
 class Machine(RuleBasedStateMachine):
-    @initialize(start=st.sampled_from([0, 0, 3]), priorities=st.sampled_from([0, 0, 2]))
-    def begin(self, start: int, priorities: int) -> None:
+    @initialize(start=st.sampled_from([0, 0, 3]), priorities=st.sampled_from([0, 0, 2]), n=st.integers(1, 20))
+    def begin(self, start: int, priorities: int, n: int) -> None:
         self.start = start
         self.priorities = priorities
         self.progress = Progress(start=start, priorities=priorities)
@@ -47,6 +50,7 @@ class Machine(RuleBasedStateMachine):
         self.known: dict[int, Known] = {}
         self.next = start
         self.now_us = 100
+        self.extend(n, 1)
 
     # rules
 
@@ -67,6 +71,27 @@ class Machine(RuleBasedStateMachine):
         assert all(start < stop for start, stop in taken)
         if taken:
             self.note(Kind.DELIVERED, taken, IN_FLIGHT)
+
+    @rule(n=st.integers(0, 8))
+    def lease(self, n: int) -> None:
+        expected = self.in_order()[:n]
+        taken = self.progress.lease(n)
+        assert offsets(taken) == expected
+        if taken:
+            self.note(Kind.LEASED, taken, IN_FLIGHT)
+
+    @rule(data=st.data())
+    def hold(self, data: st.DataObject) -> None:
+        ranges = self.choose(data, READY, DELAYED)
+        self.progress.hold(ranges)
+        self.note(Kind.LEASED, ranges, IN_FLIGHT)
+
+    @precondition(lambda self: any(each.leased for each in self.known.values()))
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:
+        ranges = self.choose_leased(data)
+        self.progress.release(ranges)
+        self.note(Kind.RELEASED, ranges, READY)
 
     @rule(data=st.data())
     def settle(self, data: st.DataObject) -> None:
@@ -120,44 +145,56 @@ class Machine(RuleBasedStateMachine):
             self.refuse(NotInFlight, ranges, self.progress.give_back)
             self.refuse(NotInFlight, ranges, self.progress.check_in_flight)
 
+    @precondition(lambda self: self.known)
+    @rule(data=st.data())
+    def refuse_to_release_what_is_not_leased(self, data: st.DataObject) -> None:
+        """In flight is not enough."""
+        leased = self.choose_leased(data)
+        others = [offset for offset, each in self.known.items() if not each.leased]
+        wrong = self.some_of(data, others)
+        if wrong:
+            ranges = data.draw(st.permutations(leased + wrong))
+            self.refuse(NotInFlight, ranges, self.progress.release)
+            self.refuse(NotInFlight, ranges, self.progress.check_leased)
+
     @rule(data=st.data())
     def refuse_what_is_named_twice(self, data: st.DataObject) -> None:
-        for states, change in (
-            ((IN_FLIGHT,), self.progress.settle),
-            ((IN_FLIGHT,), self.progress.give_back),
-            ((READY, DELAYED), self.progress.drop),
-        ):
-            ranges = self.choose(data, *states)
+        for ranges, change in self.requests(data):
             if ranges:
                 again = data.draw(st.sampled_from(singles(offsets(ranges))))
                 self.refuse(BadRequest, [*ranges, again], change)
                 self.refuse(BadRequest, [again, *ranges], change)
 
     @rule(data=st.data())
-    def refuse_to_drop_what_is_not_waiting(self, data: st.DataObject) -> None:
+    def refuse_to_drop_or_hold_what_is_not_waiting(self, data: st.DataObject) -> None:
         ranges = self.choose(data, READY, DELAYED)
         wrong = self.choose(data, IN_FLIGHT, SETTLED)
         if wrong:
             self.refuse(BadRequest, [*ranges, *wrong], self.progress.drop)
+            self.refuse(BadRequest, [*ranges, *wrong], self.progress.hold)
 
     @rule(data=st.data(), beyond=st.integers(0, 3))
     def refuse_what_was_never_there(self, data: st.DataObject, beyond: int) -> None:
-        ranges = [*self.choose(data, IN_FLIGHT), (self.next + beyond, self.next + beyond + 2)]
-        self.refuse(NotInFlight, ranges, self.progress.settle)
-        self.refuse(NotInFlight, ranges, self.progress.give_back)
-        self.refuse(BadRequest, ranges, self.progress.drop)
+        never = (self.next + beyond, self.next + beyond + 2)
+        for ranges, change in self.requests(data):
+            self.refuse(BadRequest, [*ranges, never], change)
 
     @rule(data=st.data(), width=st.integers(-2, 0))
     def refuse_ranges_that_are_none(self, data: st.DataObject, width: int) -> None:
         at = data.draw(st.integers(0, max(1, self.next)))
-        for states, change in (
-            ((IN_FLIGHT,), self.progress.settle),
-            ((IN_FLIGHT,), self.progress.give_back),
-            ((READY, DELAYED), self.progress.drop),
-        ):
-            self.refuse(BadRequest, [*self.choose(data, *states), (at, at + width)], change)
+        for ranges, change in self.requests(data):
+            self.refuse(BadRequest, [*ranges, (at, at + width)], change)
 
-    def refuse(self, error: type[BadRequest], ranges: list[Range], change) -> None:
+    def requests(self, data: st.DataObject) -> Iterator[tuple[list[Range], Change]]:
+        """Each of the changes, with something that it could be asked for."""
+        progress = self.progress
+        for change in (progress.settle, progress.give_back):
+            yield self.choose(data, IN_FLIGHT), change
+        for change in (progress.drop, progress.hold):
+            yield self.choose(data, READY, DELAYED), change
+        yield self.choose_leased(data), progress.release
+
+    def refuse(self, error: type[BadRequest], ranges: list[Range], change: Change) -> None:
         before = self.seen(self.progress)
         with pytest.raises(error) as caught:
             change(ranges)
@@ -175,11 +212,12 @@ class Machine(RuleBasedStateMachine):
         assert offsets(progress.ready_ranges()) == self.in_order()
         assert progress.ready == len(where[READY])
         assert offsets(progress.in_flight.ranges()) == where[IN_FLIGHT]
+        assert offsets(progress.leased.ranges()) == [o for o in where[IN_FLIGHT] if known[o].leased]
         assert offsets(progress.delayed.ranges()) == where[DELAYED]
         settled = [*range(self.start), *where[SETTLED]]
         assert [o for o in range(self.next) if o in progress.settled] == settled
         assert progress.counts == {o: k.count for o, k in known.items() if k.count is not None}
-        assert dict(progress.delays()) == {o: known[o].due_us for o in where[DELAYED]}
+        assert sorted(progress.delays()) == [(o, known[o].due_us) for o in where[DELAYED]]
         assert (progress.next_due_us is None) <= (not where[DELAYED])
         unsettled = [offset for offset in known if known[offset].state != SETTLED]
         assert progress.low == min(unsettled, default=max(self.next, self.start))
@@ -231,10 +269,15 @@ class Machine(RuleBasedStateMachine):
 
     def choose(self, data: st.DataObject, *states: str) -> list[Range]:
         """Some offsets in these states, as single offsets or as runs."""
-        candidates = [offset for offset, each in self.known.items() if each.state in states]
+        return self.some_of(data, [o for o, each in self.known.items() if each.state in states])
+
+    def choose_leased(self, data: st.DataObject) -> list[Range]:
+        return self.some_of(data, [offset for offset, each in self.known.items() if each.leased])
+
+    def some_of(self, data: st.DataObject, candidates: list[int]) -> list[Range]:
         if not candidates:
             return []
-        chosen = sorted(data.draw(st.sets(st.sampled_from(candidates), max_size=12)))
+        chosen = sorted(data.draw(st.sets(st.sampled_from(candidates), min_size=1, max_size=12)))
         return runs(chosen) if data.draw(st.booleans()) else singles(chosen)
 
     def note(self, kind: Kind, ranges: list[Range], state: str, *, outcome: int = 0, due_us: int = 0) -> None:
@@ -242,6 +285,7 @@ class Machine(RuleBasedStateMachine):
         for offset in offsets(ranges):
             self.known[offset].state = state
             self.known[offset].due_us = due_us
+            self.known[offset].leased = kind is Kind.LEASED
             if state == SETTLED:
                 self.known[offset].count = None
 

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from leveret.storage.cursor import MARK_AHEAD
-from leveret.storage.errors import BadName, BadRequest, NotInFlight, OffsetOutOfRange
+from leveret.storage.errors import BadName, BadRequest, NotInFlight, OffsetOutOfRange, UnknownCursor
 from leveret.storage.journal import Entry, Kind, Outcome
 from leveret.storage.records import PERSISTENT
 from tests.storage.builders import killed, make_store, message, messages, offsets
@@ -21,6 +21,20 @@ def reader(store, id_: int = 1):
     return store.log(id_).cursors["reader"]
 
 
+@pytest.fixture(params=["closed", "killed", "killed after a checkpoint"])
+def restart(request, store, disk, clock):
+    def restarted():
+        if request.param == "closed":
+            store.close()
+            return make_store(disk, clock)
+        store.sync()
+        if request.param == "killed after a checkpoint":
+            store.checkpoint()
+        return killed(disk, clock)
+
+    return restarted
+
+
 class TestJournal:
     def test_every_change_is_an_entry(self, store, log, cursor, clock):
         store.append(log, messages(6))
@@ -31,6 +45,9 @@ class TestJournal:
         cursor.give_back([(2, 3)])
         cursor.drop([(5, 6)], Outcome.EXPIRED)
         cursor.note_synced([(0, 6)])
+        cursor.lease(1, who=b"query")
+        cursor.hold([(4, 5)], who=b"query")
+        cursor.release([(1, 2)], who=b"query")
         now = clock.now_us
         assert entries(cursor)[start:] == [
             Entry(Kind.DELIVERED, [(0, 4)], 0, b"alice", 0, now),
@@ -39,11 +56,15 @@ class TestJournal:
             Entry(Kind.RETURNED, [(2, 3)], 1, b"", 0, now),
             Entry(Kind.SETTLED, [(5, 6)], Outcome.EXPIRED, b"", 0, now),
             Entry(Kind.SYNCED, [(0, 6)], 0, b"", 0, now),
+            Entry(Kind.LEASED, [(1, 2)], 0, b"query", 0, now),
+            Entry(Kind.LEASED, [(4, 5)], 0, b"query", 0, now),
+            Entry(Kind.RELEASED, [(1, 2)], 0, b"query", 0, now),
         ]
 
     def test_a_delivery_of_nothing_is_no_entry(self, cursor):
         before = cursor.journal.next
         assert cursor.take(5) == []
+        assert cursor.lease(5) == []
         assert cursor.journal.next == before
 
     def test_it_says_what_it_is(self, cursor):
@@ -59,6 +80,8 @@ class TestJournal:
             lambda: cursor.give_back([(0, 2)]),
             lambda: cursor.drop([(0, 1)], Outcome.PURGED),
             lambda: cursor.settle([(0, 1), (0, 1)]),
+            lambda: cursor.hold([(0, 2)]),
+            lambda: cursor.release([(0, 1)]),
         ):
             with pytest.raises(BadRequest):
                 request()
@@ -66,8 +89,17 @@ class TestJournal:
 
     def test_a_name_of_a_consumer_that_does_not_fit_is_refused(self, store, log, cursor):
         store.append(log, messages(3))
-        with pytest.raises(BadRequest):
-            cursor.take(1, who=b"x" * 256)
+        cursor.lease(1)
+        before = cursor.progress.encode()
+        for request in (
+            lambda who: cursor.take(1, who=who),
+            lambda who: cursor.lease(1, who=who),
+            lambda who: cursor.hold([(1, 2)], who=who),
+            lambda who: cursor.release([(0, 1)], who=who),
+        ):
+            with pytest.raises(BadRequest):
+                request(b"x" * 256)
+        assert cursor.progress.encode() == before
         store.sync()
 
     @pytest.mark.parametrize("not_before_us", [-1, 1 << 64])
@@ -80,8 +112,10 @@ class TestJournal:
         assert cursor.progress.encode() == before
 
     def test_a_negative_number_of_messages_is_refused(self, cursor):
-        with pytest.raises(BadRequest):
-            cursor.take(-1)
+        for request in (cursor.take, cursor.lease):
+            with pytest.raises(BadRequest) as caught:
+                request(-1)
+            assert caught.value.hint
 
 
 class TestTheMark:
@@ -145,6 +179,129 @@ class TestTheMark:
         cursor.take(1)
         store.sync()
         assert cursor.take(1) == [(MARK_AHEAD, MARK_AHEAD + 1)]
+
+
+class TestLeases:
+    def test_they_stay_in_flight_while_everything_else_comes_back(self, store, log, cursor, restart):
+        store.append(log, messages(9))
+        cursor.take(2)
+        assert cursor.lease(3) == [(2, 5)]
+        cursor.hold([(7, 8)])
+        reopened = reader(restart())
+        assert list(reopened.progress.leased.ranges()) == [(2, 5), (7, 8)]
+        assert reopened.progress.in_flight == reopened.progress.leased
+        assert [reopened.delivery_count(offset) for offset in range(9)] == [1, 1] + [0] * 7
+        assert reopened.take(9) == [(0, 2), (5, 7), (8, 9)]
+
+    def test_they_stay_in_flight_however_often_the_store_is_opened(self, store, log, cursor, disk, clock):
+        store.append(log, messages(4))
+        cursor.lease(2)
+        store.sync()
+        for _ in range(3):
+            disk = disk.restart()
+            store = make_store(disk, clock)
+        store.close()
+        reopened = reader(make_store(disk, clock))
+        assert list(reopened.progress.leased.ranges()) == [(0, 2)]
+        reopened.settle([(0, 1)])
+        reopened.release([(1, 2)])
+        assert reopened.take(9) == [(1, 4)]
+
+    def test_what_has_ended_them_survives(self, store, log, cursor, clock, restart):
+        store.append(log, messages(6))
+        cursor.lease(5)
+        cursor.settle([(0, 1)])
+        cursor.release([(1, 2)])
+        cursor.give_back([(2, 3)])
+        cursor.give_back([(3, 4)], not_before_us=clock.now_us + 500)
+        reopened = reader(restart())
+        assert list(reopened.progress.leased.ranges()) == [(4, 5)]
+        assert [reopened.delivery_count(offset) for offset in range(6)] == [0, 0, 1, 1, 0, 0]
+        assert reopened.take(9) == [(1, 3), (5, 6)]
+        clock.now_us += 500
+        assert reopened.take(9) == [(3, 4)]
+
+    def test_what_was_leased_and_then_delivered_comes_back(self, store, log, cursor, restart):
+        store.append(log, messages(2))
+        cursor.release(cursor.lease(2))
+        cursor.take(1)
+        reopened = reader(restart())
+        assert not reopened.progress.in_flight
+        assert reopened.take(9) == [(0, 2)]
+
+    def test_what_is_due_can_be_leased(self, store, log, cursor, clock):
+        store.append(log, messages(2))
+        cursor.take(2)
+        cursor.give_back([(0, 1)], not_before_us=clock.now_us + 500)
+        assert cursor.lease(9) == []
+        clock.now_us += 500
+        assert cursor.lease(9) == [(0, 1)]
+
+    def test_what_was_delayed_when_it_was_held_stays_leased(self, store, log, cursor, clock, restart):
+        store.append(log, messages(2))
+        cursor.take(2)
+        cursor.give_back([(0, 2)], not_before_us=clock.now_us + 500)
+        cursor.hold([(0, 1)])
+        reopened = reader(restart())
+        clock.now_us += 500
+        assert reopened.take(9) == [(1, 2)]
+        assert list(reopened.progress.leased.ranges()) == [(0, 1)]
+
+    def test_those_of_transient_messages_end_with_a_restart(self, store, log, cursor, restart):
+        store.append(log, [message(b"%d" % i, flags=PERSISTENT * (i % 2)) for i in range(6)])
+        cursor.lease(4)
+        store.flush(log)
+        reopened = reader(restart())
+        assert list(reopened.progress.leased.ranges()) == [(1, 2), (3, 4)]
+        assert reopened.progress.in_flight == reopened.progress.leased
+        assert [offset in reopened.progress.settled for offset in range(6)] == [True, False] * 3
+        assert reopened.take(9) == [(5, 6)]
+
+    def test_what_is_released_after_a_restart_has_its_priority(self, store, log, restart):
+        cursor = store.create_cursor(log, "reader", priorities=5)
+        store.append(log, [message(b"", priority=each) for each in (0, 7, 2, 5, 0)])
+        assert offsets(cursor.lease(3)) == [1, 3, 2]
+        reopened = reader(restart())
+        reopened.release([(1, 4)])
+        assert offsets(reopened.take(9)) == [1, 3, 2, 0, 4]
+
+    def test_the_mark_does_not_hold_them_back(self, store, log, cursor):
+        store.append(log, messages(MANY))
+        assert cursor.lease(MANY) == [(0, MANY)]
+
+    def test_one_that_is_not_durable_is_lost_with_a_crash_and_was_seen_by_nobody(self, store, log, disk):
+        cursor = store.create_cursor(log, "reader")
+        store.append(log, messages(MANY))
+        store.sync()
+        cursor.lease(MANY)
+        reopened = reader(make_store(disk.crash(Random(2))))
+        assert not reopened.progress.leased
+        assert reopened.progress.ready == MANY
+        assert not reopened.is_redelivered(MANY - 1)
+
+    def test_snapshots_know_them(self, store, log, cursor, restart):
+        store.append(log, messages(40))
+        for _ in range(10):
+            lowest = cursor.lease(4)[0][0]
+            cursor.settle([(lowest, lowest + 1)])
+            cursor.release([(lowest + 3, lowest + 4)])
+            store.checkpoint()
+        assert cursor.snapshot > 0
+        leased = cursor.progress.leased.copy()
+        assert leased
+        assert reader(restart()).progress.leased == leased
+
+    def test_a_cursor_that_is_deleted_leases_nothing(self, store, log, cursor):
+        store.append(log, messages(2))
+        cursor.lease(1)
+        store.delete_cursor(cursor)
+        for request in (
+            lambda: cursor.lease(1),
+            lambda: cursor.hold([(1, 2)]),
+            lambda: cursor.release([(0, 1)]),
+        ):
+            with pytest.raises(UnknownCursor):
+                request()
 
 
 class TestStart:
@@ -213,19 +370,6 @@ class TestStart:
 
 
 class TestRestarts:
-    @pytest.fixture(params=["closed", "killed", "killed after a checkpoint"])
-    def restart(self, request, store, disk, clock):
-        def restarted():
-            if request.param == "closed":
-                store.close()
-                return make_store(disk, clock)
-            store.sync()
-            if request.param == "killed after a checkpoint":
-                store.checkpoint()
-            return killed(disk, clock)
-
-        return restarted
-
     def test_delays_and_counts_survive(self, store, log, cursor, clock, restart):
         store.append(log, messages(5))
         cursor.take(5)

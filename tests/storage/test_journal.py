@@ -12,6 +12,8 @@ ENTRIES = [
     Entry(Kind.MARKED, [(0, 1 << 62)]),
     Entry(Kind.SYNCED, []),
     Entry(Kind.REOPENED, [(0, 12)]),
+    Entry(Kind.LEASED, [(3, 4), (9, 12)], who=b"query-1"),
+    Entry(Kind.RELEASED, [(9, 12)], who=b"query-1"),
 ]
 
 

@@ -81,6 +81,104 @@ class TestTaking:
         assert offsets(progress.ready_ranges()) == [1, 2, 0]
 
 
+class TestLeases:
+    def test_what_is_leased_is_in_flight(self, progress):
+        assert progress.lease(2) == [(5, 7)]
+        assert list(progress.in_flight.ranges()) == [(0, 7)]
+        assert list(progress.leased.ranges()) == [(5, 7)]
+        assert progress.take(9, limit=ALL) == [(7, 10)]
+        assert list(progress.leased.ranges()) == [(5, 7)]
+
+    def test_no_more_than_there_are(self, progress):
+        assert progress.lease(99) == [(5, 10)]
+        assert progress.lease(1) == []
+
+    def test_the_highest_priority_comes_first(self):
+        progress = prioritised(0, 2, 1, 2, 0)
+        assert offsets(progress.lease(3)) == [1, 3, 2]
+        assert list(progress.leased.ranges()) == [(1, 4)]
+
+    def test_exactly_these_are_held(self, progress):
+        progress.hold([(8, 9), (6, 7)])
+        assert list(progress.leased.ranges()) == [(6, 7), (8, 9)]
+        assert list(progress.in_flight.ranges()) == [(0, 5), (6, 7), (8, 9)]
+        assert list(progress.ready_ranges()) == [(5, 6), (7, 8), (9, 10)]
+
+    def test_what_is_held_may_have_any_priority(self):
+        progress = prioritised(0, 2, 1, 2, 0)
+        progress.hold([(0, 3)])
+        assert offsets(progress.ready_ranges()) == [3, 4]
+
+    def test_what_is_held_while_it_is_delayed_does_not_wake(self, progress):
+        progress.give_back([(0, 2)], not_before_us=70)
+        progress.hold([(0, 1)])
+        assert list(progress.delays()) == [(1, 70)]
+        assert progress.wake(70) == 1
+        assert list(progress.leased.ranges()) == [(0, 1)]
+
+    def test_the_delay_that_a_hold_has_ended_does_not_end_a_later_one(self, progress):
+        progress.give_back([(0, 2)], not_before_us=70)
+        progress.hold([(0, 1)])
+        progress.give_back([(0, 1)], not_before_us=900)
+        assert sorted(progress.delays()) == [(0, 900), (1, 70)]
+        assert progress.wake(70) == 1
+        assert list(progress.ready_ranges()) == [(1, 2), (5, 10)]
+        assert progress.next_due_us == 900
+
+    def test_what_is_released_is_ready_as_if_nobody_had_had_it(self, progress):
+        progress.lease(3)
+        progress.release([(7, 8), (5, 6)])
+        assert list(progress.leased.ranges()) == [(6, 7)]
+        assert list(progress.ready_ranges()) == [(5, 6), (7, 10)]
+        assert progress.counts == {}
+        assert not progress.is_redelivered(5)
+
+    def test_what_is_released_keeps_the_count_it_had(self, progress):
+        progress.give_back([(0, 1)])
+        progress.hold([(0, 1)])
+        progress.release([(0, 1)])
+        assert progress.counts == {0: 1}
+
+    def test_what_is_released_keeps_its_priority(self):
+        progress = prioritised(0, 2, 1)
+        progress.lease(3)
+        progress.release([(0, 3)])
+        assert offsets(progress.ready_ranges()) == [1, 2, 0]
+
+    def test_what_was_delayed_is_ready_when_it_is_released(self, progress):
+        progress.give_back([(0, 1)], not_before_us=70)
+        progress.hold([(0, 1)])
+        progress.release([(0, 1)])
+        assert progress.take(1, limit=ALL) == [(0, 1)]
+        assert progress.next_due_us is None
+
+    def test_what_is_settled_is_no_longer_leased(self, progress):
+        progress.lease(3)
+        progress.settle([(4, 6)])
+        assert list(progress.leased.ranges()) == [(6, 8)]
+
+    @pytest.mark.parametrize("not_before_us", [0, 70])
+    def test_what_is_returned_is_no_longer_leased_and_counts(self, progress, not_before_us):
+        progress.lease(3)
+        progress.give_back([(4, 6)], not_before_us=not_before_us)
+        assert list(progress.leased.ranges()) == [(6, 8)]
+        assert progress.counts == {4: 1, 5: 1}
+
+    def test_what_was_leased_and_is_taken_again_is_not_leased(self, progress):
+        progress.lease(1)
+        progress.release([(5, 6)])
+        assert progress.take(1, limit=ALL) == [(5, 6)]
+        assert not progress.leased
+
+    def test_a_copy_and_a_snapshot_have_the_leases(self, progress):
+        progress.lease(2)
+        for twin in (progress.copy(), Progress.decode(progress.encode())):
+            assert twin.leased == progress.leased
+            assert twin.in_flight == progress.in_flight
+            twin.settle([(5, 6)])
+            assert list(progress.leased.ranges()) == [(5, 7)]
+
+
 class TestDelays:
     def test_each_wakes_at_its_time(self, progress):
         progress.give_back([(0, 2)], not_before_us=70)
@@ -196,11 +294,55 @@ class TestRefusals:
     def test_a_range_to_drop_must_be_one(self, progress):
         self.refuse(progress, progress.drop, [(6, 7), (8, 8)])
 
-    def test_settling_nothing_changes_nothing(self, progress):
+    @pytest.mark.parametrize(
+        "ranges", [[(4, 5)], [(4, 7)], [(5, 6), (0, 1)], [(9, 10)], [(5, 9)], [(7, 8), (50, 51)]]
+    )
+    def test_only_what_is_leased_can_be_released(self, progress, ranges):
+        progress.lease(3)
+        for change in (progress.release, progress.check_leased):
+            self.refuse(progress, change, ranges, NotInFlight)
+
+    @pytest.mark.parametrize(
+        ("range_", "said"), [((4, 5), "offset 4 is not leased"), ((4, 7), "offsets 4 to 6 are not leased")]
+    )
+    def test_a_refused_release_says_what_is_not_leased(self, progress, range_, said):
+        progress.lease(3)
+        with pytest.raises(NotInFlight) as caught:
+            progress.release([range_])
+        assert (caught.value.message, "released" in caught.value.hint) == (said, True)
+
+    @pytest.mark.parametrize("ranges", [[(5, 6), (5, 6)], [(6, 8), (5, 7)], [(5, 6), (7, 7)], [(-1, 6)]])
+    def test_a_release_names_ranges_and_each_offset_once(self, progress, ranges):
+        progress.lease(3)
+        self.refuse(progress, progress.release, ranges)
+
+    def test_what_is_settled_or_returned_can_not_be_released(self, progress):
+        progress.lease(3)
+        progress.settle([(5, 6)])
+        progress.give_back([(6, 7)])
+        for ranges in ([(5, 6)], [(6, 7)], [(5, 8)]):
+            self.refuse(progress, progress.release, ranges, NotInFlight)
+
+    @pytest.mark.parametrize("ranges", [[(0, 1)], [(4, 6)], [(6, 7), (5, 6)], [(8, 9), (8, 9)], [(9, 11)]])
+    def test_only_what_waits_can_be_held(self, progress, ranges):
+        progress.lease(1)
+        self.refuse(progress, progress.hold, ranges)
+
+    def test_what_is_leased_can_not_be_dropped(self, progress):
+        progress.lease(1)
+        self.refuse(progress, progress.drop, [(5, 6)])
+
+    @pytest.mark.parametrize("change", ["settle", "give_back"])
+    def test_a_refused_settlement_or_return_leaves_the_leases(self, progress, change):
+        progress.lease(3)
+        self.refuse(progress, getattr(progress, change), [(5, 9)], NotInFlight)
+        assert list(progress.leased.ranges()) == [(5, 8)]
+
+    @pytest.mark.parametrize("change", ["settle", "drop", "give_back", "hold", "release"])
+    def test_settling_nothing_changes_nothing(self, progress, change):
+        progress.lease(1)
         before = self.seen(progress)
-        progress.settle([])
-        progress.drop([])
-        progress.give_back([])
+        getattr(progress, change)([])
         assert self.seen(progress) == before
 
 
@@ -213,6 +355,48 @@ class TestOpening:
         assert list(progress.in_flight.ranges()) == [(1, 2)]
         assert list(progress.ready_ranges()) == [(6, 8)]
         assert not progress.delayed
+
+    def test_of_the_leases_only_what_is_there_is_left(self):
+        progress = Progress()
+        progress.apply(Entry(Kind.LEASED, [(0, 4)]))
+        assert progress.open([(1, 2), (3, 5)], 5) == [(0, 1), (2, 3)]
+        assert list(progress.leased.ranges()) == [(1, 2), (3, 4)]
+        assert progress.in_flight == progress.leased
+        assert list(progress.ready_ranges()) == [(4, 5)]
+
+    @pytest.mark.parametrize(
+        ("end", "ready"),
+        [
+            (Entry(Kind.RELEASED, [(0, 1)]), [(0, 1)]),
+            (Entry(Kind.RETURNED, [(0, 1)], 1), [(0, 1)]),
+            (Entry(Kind.RETURNED, [(0, 1)], 1, b"", 900), []),
+            (Entry(Kind.SETTLED, [(0, 1)]), []),
+        ],
+    )
+    def test_an_entry_ends_a_lease(self, end, ready):
+        progress = Progress()
+        progress.apply(Entry(Kind.LEASED, [(0, 2)]))
+        progress.apply(end)
+        progress.open([(0, 2)], 2)
+        assert list(progress.leased.ranges()) == [(1, 2)]
+        assert progress.in_flight == progress.leased
+        assert list(progress.ready_ranges()) == ready
+
+    def test_a_lease_ends_a_delay_in_the_journal_too(self):
+        progress = Progress()
+        progress.apply(Entry(Kind.DELIVERED, [(0, 1)]))
+        progress.apply(Entry(Kind.RETURNED, [(0, 1)], 1, b"", 900))
+        progress.apply(Entry(Kind.LEASED, [(0, 1)]))
+        progress.open([(0, 1)], 1)
+        assert (list(progress.delays()), progress.next_due_us) == ([], None)
+        assert list(progress.leased.ranges()) == [(0, 1)]
+
+    def test_a_delivery_ends_a_lease_whose_end_is_lost(self):
+        progress = Progress()
+        for entry in (Entry(Kind.LEASED, [(0, 2)]), Entry(Kind.DELIVERED, [(0, 1)])):
+            progress.apply(entry)
+        assert list(progress.leased.ranges()) == [(1, 2)]
+        assert list(progress.in_flight.ranges()) == [(0, 2)]
 
     def test_of_an_empty_log_there_is_nothing(self):
         assert Progress().open([], 0) == []

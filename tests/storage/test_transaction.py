@@ -3,7 +3,7 @@ from random import Random
 import pytest
 
 from leveret.storage.errors import BadRequest, NotInFlight, UnknownCursor, UnknownLog
-from leveret.storage.journal import Outcome
+from leveret.storage.journal import Entry, Kind, Outcome
 from leveret.storage.log import APPEND_BYTES_MAX
 from tests.storage.builders import make_store, message, messages
 
@@ -95,6 +95,27 @@ class TestRefusals:
         moved.give_back(cursor, [(1, 2)])
         self.refuse(moved, BadRequest)
 
+    @pytest.mark.parametrize("ranges", [[(2, 3)], [(3, 4)], [(2, 4)], [(4, 5)]])
+    def test_what_was_taken_or_waits_and_is_not_leased(self, store, cursor, other, ranges):
+        transaction = store.transaction()
+        transaction.append(other, messages(2))
+        transaction.release(cursor, ranges)
+        self.refuse(transaction, NotInFlight)
+
+    def test_what_is_released_and_settled_in_one(self, cursor, moved):
+        moved.release(cursor, [(1, 2)])
+        self.refuse(moved, BadRequest)
+
+    def test_what_is_held_for_somebody_whose_name_does_not_fit(self, cursor, moved):
+        moved.append_held(cursor, messages(1), who=b"x" * 256)
+        self.refuse(moved, BadRequest)
+
+    def test_what_is_held_for_a_cursor_that_is_deleted(self, store, log, moved):
+        gone = store.create_cursor(log, "gone")
+        store.delete_cursor(gone)
+        moved.append_held(gone, messages(1))
+        self.refuse(moved, UnknownCursor)
+
     def test_what_is_no_range(self, cursor, moved):
         moved.settle(cursor, [(2, 2)], Outcome.ACKED)
         self.refuse(moved, BadRequest)
@@ -167,3 +188,100 @@ def test_what_is_in_flight_can_not_be_dropped_and_then_nothing_happens(store, lo
         transaction.commit()
     assert other.next == 0
     assert cursor.take(9) == [(2, 4)]
+
+
+class TestLeases:
+    @pytest.fixture
+    def leased(self, store, log, cursor, other):
+        """Five messages, 0 to 2 leased and 3 taken; the next append to `other` is not synced."""
+        store.append(log, messages(5))
+        cursor.lease(3)
+        cursor.take(1)
+        store.append(other, messages(1))
+        store.sync()
+        return cursor
+
+    def test_what_is_released_in_a_commit_is_ready(self, store, leased, other):
+        transaction = store.transaction()
+        transaction.append(other, messages(2))
+        transaction.release(leased, [(0, 1), (2, 3)])
+        transaction.settle(leased, [(1, 2)], Outcome.ACKED)
+        assert transaction.commit() == store.ticket
+        assert not leased.progress.leased
+        assert leased.delivery_count(0) == 0
+        assert leased.take(9) == [(0, 1), (2, 3), (4, 5)]
+        assert other.next == 3
+
+    @pytest.mark.parametrize("synced", [True, False])
+    def test_what_is_released_comes_with_the_appends_or_not_at_all(
+        self, store, log, leased, other, disk, synced
+    ):
+        transaction = store.transaction()
+        transaction.append(other, messages(2))
+        transaction.release(leased, [(0, 2)])
+        transaction.commit()
+        if synced:
+            store.sync()
+        for seed in range(10):
+            reopened = make_store(disk.copy().crash(Random(seed)))
+            progress = reopened.log(log.id).cursors["reader"].progress
+            there = reopened.log(other.id)
+            assert list(progress.leased.ranges()) == ([(2, 3)] if synced else [(0, 3)])
+            assert len(there.read([(0, there.next)])) == (3 if synced else 1)
+
+    def test_one_wrong_range_and_nothing_happens(self, store, log, leased, other):
+        before = (leased.progress.encode(), leased.journal.next, log.next, other.next)
+        for wrong in ([(3, 4)], [(4, 5)], [(0, 1)], [(2, 4)]):
+            transaction = store.transaction()
+            transaction.append(other, messages(2))
+            transaction.append_held(leased, messages(2))
+            transaction.release(leased, [(0, 2)])
+            transaction.release(leased, wrong)
+            with pytest.raises(BadRequest) as caught:
+                transaction.commit()
+            assert caught.value.hint
+            assert (leased.progress.encode(), leased.journal.next, log.next, other.next) == before
+
+    def test_what_is_appended_and_held_is_seen_by_nobody_before_it_is_released(self, store, leased, log):
+        rest = store.create_cursor(log, "rest")
+        transaction = store.transaction()
+        transaction.append(log, messages(1))
+        transaction.append_held(leased, messages(2), who=b"stage")
+        transaction.append(log, messages(1))
+        transaction.commit()
+        assert transaction.offsets == [(5, 6), (6, 8), (8, 9)]
+        assert leased.take(9) == [(4, 6), (8, 9)]
+        assert rest.take(9) == [(0, 9)]  # another cursor knows nothing of it
+        leased.release([(6, 8)])
+        assert leased.take(9) == [(6, 8)]
+
+    def test_who_holds_it_is_in_the_journal(self, store, leased):
+        transaction = store.transaction()
+        transaction.append_held(leased, messages(2), who=b"stage")
+        transaction.commit()
+        (record,) = leased.journal.read([(leased.journal.next - 1, leased.journal.next)])
+        assert Entry.of(record)[:4] == (Kind.LEASED, [(5, 7)], 0, b"stage")
+
+    @pytest.mark.parametrize("synced", [True, False])
+    def test_what_is_appended_and_held_is_never_there_without_its_lease(
+        self, store, log, leased, disk, synced
+    ):
+        transaction = store.transaction()
+        transaction.append_held(leased, messages(2))
+        transaction.commit()
+        if synced:
+            store.sync()
+        for seed in range(10):
+            here = make_store(disk.copy().crash(Random(seed))).log(log.id)
+            leases = list(here.cursors["reader"].progress.leased.ranges())
+            assert leases == ([(0, 3), (5, 7)] if synced else [(0, 3)])
+            assert len(here.read([(0, here.next)])) == (7 if synced else 5)
+
+    def test_what_is_held_and_transient_is_gone_after_a_restart(self, store, log, leased, disk):
+        transaction = store.transaction()
+        transaction.append_held(leased, messages(2, flags=0))
+        transaction.commit()
+        store.close()
+        cursor = make_store(disk).log(log.id).cursors["reader"]
+        assert list(cursor.progress.leased.ranges()) == [(0, 3)]
+        assert cursor.take(9) == [(3, 5)]

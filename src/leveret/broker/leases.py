@@ -130,7 +130,8 @@ class Leases:
             if lease.query in self.queries:
                 self.queries[lease.query].leases[lease.number] = lease
         for query in self.queries.values():
-            self._hold_again(query)
+            for lease in query.leases.values():
+                hold_again(queue, lease.ranges, who=query.label)
             self._seen(query)
 
     @property
@@ -345,13 +346,14 @@ class Leases:
             broker = self.queue.broker
             broker.timers.set((self, query.name), broker.now_us() + _AGAIN_US, lambda: self._expire(query))
 
-    def _hold_again(self, query: Query) -> None:
-        """After damage to the journal a lease may name what is not in flight: it is taken again."""
-        progress = self.queue.progress
-        for lease in query.leases.values():
-            free = [r for start, stop in lease.ranges for r in progress.ready_within(start, stop)]
-            if free:
-                self.queue.cursor.hold(free, who=query.label)
+
+def hold_again(queue: Queue, ranges: Iterable[Range], *, who: bytes) -> None:
+    """After damage to the journal a note may name what is not in flight: it is taken again."""
+    progress = queue.progress
+    for start, stop in ranges:
+        waiting = progress.ready_within(start, stop) + list(progress.delayed.ranges(start, stop))
+        if waiting:
+            queue.cursor.hold(sorted(waiting), who=who)
 
 
 def give_back_strays(queue: Queue, accounted: Iterable[Range]) -> None:

@@ -22,7 +22,7 @@ from leveret.amqp.names import to_bytes, to_text
 from leveret.broker import overflow, publishing, replyto, sidelogs
 from leveret.broker.accounts import User
 from leveret.broker.flags import EXPIRES
-from leveret.broker.leases import LeaseRefused
+from leveret.broker.leases import LeaseRefused, hold_again
 from leveret.broker.notes import Change, Notes
 from leveret.storage.errors import StorageError
 from leveret.storage.journal import Outcome
@@ -117,6 +117,9 @@ class Stages:
                 self._committed[note.query] = note
             else:
                 self._add(note)
+                for log_id, start, stop in note.places:
+                    if log_id in self._queues:
+                        hold_again(self._queues[log_id], [(start, stop)], who=_label(note.name))
         self._commits = max((note.number for note in self._committed.values()), default=0)
 
     @property

@@ -21,7 +21,7 @@ assert sys.byteorder == "little", (
     "the formats are little-endian, and columns are written as they stand in memory"
 )
 
-VERSION = 1
+VERSION = 2
 MAGIC = b"LEVERET\x00"
 HEADER_BYTES = 64
 
