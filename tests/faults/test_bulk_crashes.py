@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 
+from leveret.broker import stages
 from leveret.flight import actions
 from leveret.storage.errors import WriteFailed
 from leveret.testing.disk import CutAt, PowerCut
@@ -109,3 +110,12 @@ def test_what_is_leased_and_in_no_note_goes_back() -> None:
     history.queue("q").cursor.lease(5)
     history.restart()
     assert history.queue("q").ready == 5
+
+
+def test_of_too_many_queries_the_oldest_of_a_single_batch_is_forgotten(monkeypatch) -> None:
+    monkeypatch.setattr(stages, "QUERIES_MAX", 2)
+    history = BulkHistory(1)
+    for query, batch in (("stream", 7), ("once", 0), ("twice", 0)):
+        history.ask(actions.Commit("/", query, batch, []))
+    for query, batch, known in (("stream", 7, True), ("twice", 0, True), ("once", 0, False)):
+        assert history.ask(actions.Commit("/", query, batch, [])) == actions.Committed(0, known)

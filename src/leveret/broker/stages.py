@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 Row = tuple[bytes, bytes, bytes, bytes]
 """Exchange, routing key, content header, body."""
 
-_QUERIES_MAX: Final = 10_000
+QUERIES_MAX: Final = 10_000
 """Of so many queries the last committed batch is remembered."""
 _AGAIN_US: Final = 1_000_000
 
@@ -334,10 +334,12 @@ class Stages:
                 queue.hidden += sign * (stop - start)
 
     def _forgotten(self, query: str) -> list[str]:
-        """Of too many queries those that have not committed for longest."""
-        if query in self._committed or len(self._committed) < _QUERIES_MAX:
+        """Of too many queries the one that has not committed for longest; first those of a single batch, which
+        nobody runs again.
+        """
+        if query in self._committed or len(self._committed) < QUERIES_MAX:
             return []
-        return [min(self._committed.values(), key=lambda note: note.number).query]
+        return [min(self._committed.values(), key=lambda note: (note.batch > 0, note.number)).query]
 
 
 def _label(name: StageName) -> bytes:
