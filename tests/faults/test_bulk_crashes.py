@@ -11,6 +11,7 @@ import pytest
 from leveret.broker import stages
 from leveret.flight import actions
 from leveret.storage.errors import WriteFailed
+from leveret.storage.records import Message
 from leveret.testing.disk import CutAt, PowerCut
 from tests.faults.bulk_history import QUERY, QUEUES, BulkHistory
 
@@ -102,6 +103,22 @@ def test_what_a_note_names_is_held_again_where_the_journal_has_forgotten_it() ->
     assert [history.queue(name).ready for name in QUEUES] == [2, 0]
     assert history.plan(1) == [b"m0", b"m1", b"m2"]
     history.check()
+
+
+def test_what_was_transient_is_in_no_lease_after_a_restart() -> None:
+    history = BulkHistory(1)
+    queue = history.queue("q")
+    queue.append([Message(b"", b"q", b"", body) for body in (b"t1", b"t2")])
+    history.publish(1)
+    for end, messages in ((1, 1), (2, 2)):  # the first is all transient, the second half
+        leased = history.ask(actions.Lease("/", "q", QUERY, history.epoch, 0, messages))
+        assert isinstance(leased, actions.Leased)
+        query = queue.queries().queries[QUERY]
+        assert queue.queries().next(query, end - 1, max_messages=messages) == end
+    history.restart()
+    assert history.plan(2) == [b"m0"]
+    history.ask(actions.Lease("/", "q", QUERY, history.epoch, 2))
+    assert not history.queue("q").progress.in_flight
 
 
 def test_what_is_leased_and_in_no_note_goes_back() -> None:

@@ -132,6 +132,7 @@ class Leases:
         for query in self.queries.values():
             for lease in query.leases.values():
                 hold_again(queue, lease.ranges, who=query.label)
+            self._trim(query)
             self._seen(query)
 
     @property
@@ -209,7 +210,8 @@ class Leases:
         settled = max(query.settled, through)
         transaction = self.queue.broker.store.transaction()
         for lease in done:
-            transaction.settle(self.queue.cursor, lease.ranges, Outcome.ACKED, who=query.label)
+            if lease.ranges:
+                transaction.settle(self.queue.cursor, lease.ranges, Outcome.ACKED, who=query.label)
         change = self._notes.change(transaction)
         for lease in done:
             change.remove(lease.key)
@@ -304,6 +306,15 @@ class Leases:
             hint="The checkpoint belongs to another broker.",
         )
 
+    def _trim(self, query: Query) -> None:
+        """After a restart: what was transient is gone, and in no lease any more."""
+        leased = self.queue.progress.leased
+        for lease in list(query.leases.values()):
+            left = [r for start, stop in lease.ranges for r in leased.ranges(start, stop)]
+            if left != lease.ranges:
+                query.leases[lease.number] = msgspec.structs.replace(lease, ranges=left)
+                self._write(query, query.leases[lease.number])
+
     def _write(self, query: Query, *leases: LeaseNote) -> None:
         transaction = self.queue.broker.store.transaction()
         change = self._notes.change(transaction)
@@ -318,7 +329,8 @@ class Leases:
         transaction = self.queue.broker.store.transaction()
         change = self._notes.change(transaction)
         for lease in leases:
-            transaction.give_back(self.queue.cursor, lease.ranges)
+            if lease.ranges:
+                transaction.give_back(self.queue.cursor, lease.ranges)
             change.remove(lease.key)
         if forget:
             change.remove(query.note().key)

@@ -334,8 +334,9 @@ class Stages:
                 queue.hidden += sign * (stop - start)
 
     def _forgotten(self, query: str) -> list[str]:
-        """Of too many queries the one that has not committed for longest; first those of a single batch, which
-        nobody runs again.
+        """Of too many queries the one that has not committed for longest.
+
+        Those of a single batch go first: nobody runs them again.
         """
         if query in self._committed or len(self._committed) < QUERIES_MAX:
             return []

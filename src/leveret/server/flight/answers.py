@@ -72,7 +72,7 @@ class Answers:
                 queue = self._queue(user, request.vhost, request.queue)
                 leases = queue.queries()
                 found = leases.plan(leases.check(request.query, request.epoch), request.start, request.end)
-                return actions.Planned(queue.log.id, [_portion(lease) for lease in found])
+                return actions.Planned(queue.log.id, [_portion(lease) for lease in found if lease.ranges])
             case actions.Release():
                 self._queue(user, request.vhost, request.queue).queries().release(request.query)
                 return actions.Done()
