@@ -250,6 +250,12 @@ class TestReads:
         assert refusal(caught.value).text == f"10 messages of queue '{queue}' in vhost '/' are gone"
         assert len(bulk.read(structs.replace(ticket, exact=False))) == 1
 
+    def test_offsets_that_were_never_given_are_refused(self, bulk, queue):
+        log_id = bulk.ask(actions.Snapshot("/", queue)).log_id
+        with pytest.raises(flight.FlightServerError) as caught:
+            bulk.read(ReadTicket("/", queue, log_id, pack_ranges([(5, 99)])))
+        assert refusal(caught.value).kind == "gone"
+
     def test_a_queue_of_the_same_name_is_another(self, bulk, channel, queue):
         planned = bulk.ask(actions.Snapshot("/", queue))
         channel.queue_delete(queue)

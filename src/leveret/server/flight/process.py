@@ -34,6 +34,7 @@ from pyarrow import flight
 from leveret.flight import actions, schemas, tickets
 from leveret.server.flight import wire
 from leveret.storage.arrow import LogReader
+from leveret.storage.errors import OffsetOutOfRange
 from leveret.storage.files import OsFiles
 from leveret.storage.view import LogView, SegmentGone
 
@@ -168,6 +169,8 @@ class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
                 break
             except SegmentGone:
                 view = self._view(user, wanted)
+            except OffsetOutOfRange as error:
+                raise _error(actions.Refused(404, str(error), error.hint, "gone")) from None
         missing = sum(stop - start for start, stop in tickets.unpack_ranges(wanted.ranges)) - rows
         if missing and wanted.exact:
             sentence = f"{missing} messages of queue '{wanted.queue}' in vhost '{wanted.vhost}' are gone"
