@@ -1,0 +1,38 @@
+"""Leveret for Spark: queues as DataFrames, acknowledged when committed; DataFrames as messages.
+
+    spark.readStream.format("leveret").option("queue", "orders").option("cursor", "lake").load()
+
+Spark finds the format by itself where the package is installed (see `pyspark_leveret`); `register` is for
+sessions that were there before. `datasource.LeveretDataSource` is the manual.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from leveret.spark.java import check_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["check_java", "register", "session"]
+
+
+def register(spark: SparkSession) -> None:
+    """Makes `format("leveret")` known to a session."""
+    from leveret.spark.datasource import LeveretDataSource
+
+    spark.dataSource.register(LeveretDataSource)
+
+
+def session(name: str = "leveret", **settings: str) -> SparkSession:
+    """A session that knows the format, after a look at Java: `session(**{"spark.master": "local[2]"})`."""
+    check_java()
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName(name)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    register(spark)
+    return spark

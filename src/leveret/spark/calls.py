@@ -1,0 +1,212 @@
+"""Calls to the broker's Flight endpoint: asked again while the broker is away, explained when it refuses.
+
+Every request may be sent twice (see `flight.actions`), so whatever was lost on the way is simply sent again,
+until `brokerTimeout` is over. A read goes on after the last message that came. The endpoint is looked for
+anew between tries: a broker that comes back may take Flight calls on another port. What an answer means is
+left to the callers.
+"""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from leveret.client.endpoint import Endpoint as AmqpEndpoint
+from leveret.flight import actions, schemas, tickets
+from leveret.spark import ranges
+from leveret.spark.endpoint import Endpoint, find
+from leveret.spark.errors import BrokerAway, BrokerRefused, SparkSideError
+
+Answer = actions.Opened | actions.Leased | actions.Planned | actions.Committed | actions.Done
+_A = TypeVar("_A", bound=Answer)
+
+_AWAY: Final = (
+    flight.FlightUnavailableError,
+    flight.FlightTimedOutError,
+    flight.FlightInternalError,
+    flight.FlightCancelledError,
+)
+_DENIED: Final = (flight.FlightUnauthenticatedError, flight.FlightUnauthorizedError)
+_FIRST_PAUSE_S: Final = 0.05
+_LONGEST_PAUSE_S: Final = 2.0
+_ANSWER_S: Final = 30.0
+_LIVENESS: Final = [
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.enable_retries", 0),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+]
+"""A connection that was cut without a word is noticed; trying again is done here."""
+
+
+class Calls:
+    """`Calls(find(options)).ask(Open(...), Opened)`; `close()` it, or use it in a `with` block."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._client: flight.FlightClient | None = None
+
+    def __enter__(self) -> Calls:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def location(self) -> str:
+        assert self._endpoint.location is not None, "this broker has no Flight endpoint"
+        return self._endpoint.location
+
+    def close(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def ask(self, request: actions.Request, kind: type[_A]) -> _A:
+        """The answer, which is of this kind; `BrokerRefused` when it is no."""
+        action = flight.Action(actions.ACTION, actions.encode(request))
+        patience = _Patience(self._endpoint)
+        while True:
+            try:
+                results = self._connected().do_action(action, self._call_options(_ANSWER_S))
+                answer = actions.decode_answer(next(iter(results)).body.to_pybytes())
+                break
+            except (flight.FlightError, pa.ArrowException, OSError) as error:
+                self._give_up_or_wait(error, patience)
+        if isinstance(answer, actions.Refused):
+            raise refusal(answer)
+        if not isinstance(answer, kind):
+            name = type(answer).__name__
+            raise SparkSideError(f"the broker answered {type(request).__name__} with {name}: no such answer")
+        return answer
+
+    def read(self, ticket: tickets.ReadTicket) -> Iterator[pa.RecordBatch]:
+        """Batches of messages, offsets ascending, each once however often the connection is cut."""
+        patience = _Patience(self._endpoint)
+        while True:
+            try:
+                name = flight.Ticket(tickets.encode(ticket))
+                for chunk in self._connected().do_get(name, self._call_options()):
+                    batch = chunk.data
+                    if batch.num_rows:
+                        last = batch.column(0)[-1].as_py()
+                        ticket = msgspec.structs.replace(ticket, ranges=ranges.after(ticket.ranges, last))
+                        patience = _Patience(self._endpoint)
+                        yield batch
+                return
+            except (flight.FlightError, pa.ArrowException, OSError) as error:
+                self._give_up_or_wait(error, patience)
+            if not ticket.ranges:
+                return
+
+    def stage(self, descriptor: tickets.StageDescriptor, batches: Iterable[pa.RecordBatch]) -> int:
+        """Writes batches of `schemas.WRITE` and waits until all are staged; how many rows that were.
+
+        It is not tried again in here: batches come once. The task that fails is, by Spark.
+        """
+        count = 0
+        try:
+            named = flight.FlightDescriptor.for_command(tickets.encode(descriptor))
+            writer, answers = self._connected().do_put(named, schemas.WRITE, self._call_options())
+            with writer:
+                for batch in batches:
+                    writer.write_batch(batch)
+                    count += batch.num_rows
+                writer.done_writing()
+                while answers.read() is not None:
+                    pass
+        except (flight.FlightError, pa.ArrowException, OSError) as error:
+            raise _explained(error, self._endpoint) from None
+        return count
+
+    # the connection
+
+    def _connected(self) -> flight.FlightClient:
+        if self._client is None:
+            options = self._endpoint.options
+            certificates = {}
+            if options.tls_ca_file is not None and self.location.startswith("grpc+tls"):
+                certificates["tls_root_certs"] = Path(options.tls_ca_file).read_bytes()
+            self._client = flight.FlightClient(self.location, generic_options=_LIVENESS, **certificates)
+        return self._client
+
+    def _call_options(self, timeout_s: float | None = None) -> flight.FlightCallOptions:
+        said = AmqpEndpoint.parse(self._endpoint.options.amqp_urls[0])
+        login = base64.b64encode(f"{said.user}:{said.password}".encode())
+        return flight.FlightCallOptions(timeout=timeout_s, headers=[(b"authorization", b"Basic " + login)])
+
+    def _give_up_or_wait(self, error: Exception, patience: _Patience) -> None:
+        if not isinstance(error, _AWAY) or _refused(error) is not None:
+            raise _explained(error, self._endpoint) from None
+        self.close()
+        if not patience.wait():
+            raise _explained(error, self._endpoint) from None
+        self._endpoint = patience.find_again() or self._endpoint
+
+
+class _Patience:
+    """How long a broker that is away is waited for: with pauses that grow, until its time is over."""
+
+    def __init__(self, endpoint: Endpoint, clock: Callable[[], float] = time.monotonic) -> None:
+        self._endpoint = endpoint
+        self._clock = clock
+        self._deadline_s: float | None = None
+        self._pause_s = _FIRST_PAUSE_S
+
+    def wait(self) -> bool:
+        """False when it has been long enough; the time counts from the first failure."""
+        now_s = self._clock()
+        if self._deadline_s is None:
+            self._deadline_s = now_s + self._endpoint.options.broker_timeout_s
+        if now_s >= self._deadline_s:
+            return False
+        time.sleep(min(self._pause_s, self._deadline_s - now_s))
+        self._pause_s = min(self._pause_s * 2, _LONGEST_PAUSE_S)
+        return True
+
+    def find_again(self) -> Endpoint | None:
+        """Where the broker is now; None while it does not answer, or does not take Flight calls yet."""
+        try:
+            return find(self._endpoint.options, timeout_s=_LONGEST_PAUSE_S)
+        except BrokerAway:
+            return None
+
+
+def refusal(refused: actions.Refused) -> BrokerRefused:
+    return BrokerRefused(refused.text, code=refused.code, kind=refused.kind, hint=refused.hint)
+
+
+def _refused(error: Exception) -> actions.Refused | None:
+    """What the broker itself said, if the error came from it."""
+    said = getattr(error, "extra_info", None)
+    if not said:
+        return None
+    try:
+        answer = actions.decode_answer(said)
+    except msgspec.DecodeError:
+        return None
+    return answer if isinstance(answer, actions.Refused) else None
+
+
+def _explained(error: Exception, endpoint: Endpoint) -> SparkSideError:
+    refused = _refused(error)
+    if refused is not None:
+        return refusal(refused)
+    where = endpoint.options.where
+    if isinstance(error, _DENIED):
+        hint = "check user, password and permissions"
+        return BrokerRefused(f"the broker at {where} refused the login for Flight", code=403, hint=hint)
+    if isinstance(error, _AWAY):
+        waited_s = endpoint.options.broker_timeout_s
+        return BrokerAway(
+            f"the broker at {where} did not answer Flight calls for {waited_s:g} s",
+            hint="check that it runs and that its Flight port can be reached from here; see brokerTimeout",
+        )
+    return SparkSideError(f"the broker at {where} failed: {str(error).partition('. Detail:')[0]}")

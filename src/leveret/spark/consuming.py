@@ -1,0 +1,211 @@
+"""The driver's consumer of a queue on any AMQP broker: deliveries in hand, acked when the spool says so.
+
+Owns the connection, its thread, and what was delivered and not yet taken: bounded in number by the prefetch
+and in bytes by not reading on. Everything waits at most as long as `brokerTimeout` for a broker that is
+away; what ends a channel (`consumer_timeout` too) is `Intake`'s to mend. The rule: deliveries are acked on
+the channel they came on or not at all; after another channel has begun they come again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Coroutine, Iterable
+from contextlib import suppress
+from typing import Any, Final, TypeVar
+
+from leveret.client.blocking import BlockingConnection
+from leveret.client.codecs import Codecs
+from leveret.client.delivery import Delivery
+from leveret.client.errors import ChannelClosed, ClientError, Closed, LoginRefused
+from leveret.client.intake import Intake, Subscription
+from leveret.client.questions import depth
+from leveret.spark.errors import BrokerAway, BrokerRefused, SparkSideError
+from leveret.spark.options import SourceOptions
+
+_LOOK_S: Final = 0.05
+_QUIET_S: Final = 0.02
+"""A batch is taken when nothing came for that long."""
+_GATHER_S: Final = 1.0
+"""Or after this time, whatever comes."""
+_ANSWER_S: Final = 2.0
+_IN_HAND_BYTES_MAX: Final = 128 << 20
+_T = TypeVar("_T")
+
+
+def explained(error: ClientError, options: SourceOptions) -> SparkSideError:
+    """What the toolkit says, in Spark's words."""
+    if isinstance(error, ChannelClosed):
+        return BrokerRefused(f"the broker refused '{options.subject}': {error.text}", code=error.code)
+    if isinstance(error, LoginRefused):
+        return BrokerRefused(error.sentence, code=403, hint=error.hint)
+    return BrokerAway(error.sentence, hint=f"{options.where} was waited for, brokerTimeout long")
+
+
+def connected(options: SourceOptions, name: str) -> BlockingConnection:
+    """An open connection, as soon as a broker is there."""
+    connection = BlockingConnection(*options.amqp_urls, name=name, tls=options.ssl_context())
+    try:
+        connection.open(options.broker_timeout_s)
+    except ClientError as error:
+        raise explained(error, options) from error
+    return connection
+
+
+class QueueConsumer:
+    """`QueueConsumer(options, prefetch=1000)`; consumes from `open` to `close`."""
+
+    def __init__(self, options: SourceOptions, *, prefetch: int) -> None:
+        self._options = options
+        self._subscription = Subscription(options.subject, prefetch)
+        self._connection: BlockingConnection | None = None
+        self._intake: Intake | None = None
+        self._ready: deque[Delivery] = deque()
+        self._bytes = 0
+        self._held = False
+        """The connection is not read from: enough is in hand."""
+        self._came: asyncio.Event
+        self.interrupted = False
+        """A channel has ended: messages that were taken may come again."""
+
+    def open(self) -> int:
+        """Connects and begins to consume; how many messages were ready before."""
+        connection = self._connection = connected(self._options, f"spark: {self._options.cursor}")
+        found = self.ready(self._options.broker_timeout_s)
+        if found is None:
+            raise BrokerAway(f"no answer about queue '{self._options.subject}' in brokerTimeout")
+        self._run(self._begin(connection))
+        return found
+
+    def ready(self, timeout_s: float = _ANSWER_S) -> int | None:
+        """What waits in the queue, beside what is in hand; None when the broker does not say so in time."""
+        if self._held:
+            return None  # its answer would not be read
+        try:
+            return self._run(self._depth(timeout_s))
+        except (BrokerAway, TimeoutError):
+            return None
+
+    def take(self, *, max_messages: int, max_bytes: int | None, wait_s: float) -> list[Delivery]:
+        """What has been delivered, within limits; waits for the first, and a moment for each further one."""
+        return self._run(self._take(max_messages, max_bytes, wait_s))
+
+    def ack(self, deliveries: Iterable[Delivery]) -> None:
+        """Those whose channel is alive; the others come again."""
+        self._run(_ack(deliveries))
+
+    def close(self) -> None:
+        """Leaves; what was not acked goes back to the queue."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(ClientError):
+                if self._intake is not None:
+                    connection.run(self._intake.close())
+            with suppress(ClientError):
+                connection.close()
+
+    # on the connection's loop
+
+    def _run(self, work: Coroutine[Any, Any, _T]) -> _T:
+        connection = self._connection
+        if connection is None:
+            work.close()
+            raise Closed("the consumer is not open")
+        try:
+            return connection.run(work)
+        except ClientError as error:
+            raise explained(error, self._options) from error
+
+    async def _begin(self, connection: BlockingConnection) -> None:
+        self._came = asyncio.Event()
+        self._intake = Intake(
+            connection.connection,
+            self._subscription,
+            deliver=self._deliver,
+            stale=lambda _: None,
+            codecs=Codecs(),
+            lost=self._lost,
+        )
+        self._intake.start()
+
+    async def _depth(self, timeout_s: float) -> int:
+        assert self._connection is not None
+        session = await self._connection.connection.connected(timeout_s)
+        async with asyncio.timeout(timeout_s):
+            channel = await session.open_channel()
+            found = await depth(channel, self._options.subject)
+            await channel.close()
+        return found
+
+    def _deliver(self, deliveries: list[Delivery]) -> None:
+        self._ready.extend(deliveries)
+        self._bytes += sum(_size(delivery) for delivery in deliveries)
+        if self._bytes > _IN_HAND_BYTES_MAX and self._intake is not None:
+            self._held = True
+            self._intake.hold_back(True)
+        self._came.set()
+
+    def _lost(self) -> None:
+        """Whatever was in hand comes again."""
+        self.interrupted = True
+        self._ready.clear()
+        self._bytes = 0
+        self._held = False
+
+    async def _take(self, max_messages: int, max_bytes: int | None, wait_s: float) -> list[Delivery]:
+        loop = asyncio.get_running_loop()
+        taken: list[Delivery] = []
+        room = max_bytes
+        started_s = loop.time()
+        await self._wait(wait_s)
+        while len(taken) < max_messages and self._ready:
+            size = _size(self._ready[0])
+            if room is not None and taken and size > room:
+                break
+            delivery = self._ready.popleft()
+            self._bytes -= size
+            room = None if room is None else room - size
+            taken.append(delivery)
+            if not self._ready and len(taken) < max_messages:
+                self._read_on()
+                if loop.time() - started_s < _GATHER_S:
+                    await self._arrival(_QUIET_S)
+        self._read_on()
+        return [delivery for delivery in taken if delivery.ledger.alive]
+
+    def _read_on(self) -> None:
+        if self._held and self._bytes <= _IN_HAND_BYTES_MAX // 2 and self._intake is not None:
+            self._held = False
+            self._intake.hold_back(False)
+
+    async def _wait(self, wait_s: float) -> None:
+        """Until something is in hand or the time is over; longer while the broker is away, but not for
+        ever."""
+        assert self._intake is not None
+        loop = asyncio.get_running_loop()
+        enough_s = loop.time() + wait_s
+        away_s = loop.time() + self._options.broker_timeout_s
+        while not self._ready:
+            if self._intake.consuming:
+                if loop.time() >= enough_s:
+                    return
+            elif loop.time() >= away_s:
+                why = self._intake.error
+                raise why or BrokerAway(f"queue '{self._options.subject}' could not be consumed")
+            await self._arrival(_LOOK_S)
+
+    async def _arrival(self, timeout_s: float) -> None:
+        self._came.clear()
+        if not self._ready:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await self._came.wait()
+
+
+async def _ack(deliveries: Iterable[Delivery]) -> None:
+    for delivery in deliveries:
+        await delivery.ack()
+
+
+def _size(delivery: Delivery) -> int:
+    return len(delivery.body) + len(delivery.header)

@@ -1,0 +1,195 @@
+"""The data source that Spark knows as `leveret`: which reader or writer serves which broker.
+
+Owns the choice, and the checks that need nothing but options and schema; the work is the readers' and
+writers'. Spark builds this object, pickles it, and asks it for readers and writers in several processes of
+the driver: whatever is wrong is said there, in one sentence, before a task runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import ReadLimit
+from pyspark.sql.types import StructType
+
+from leveret.spark import columns
+from leveret.spark.endpoint import Endpoint, find
+from leveret.spark.errors import BadOption, SparkSideError
+from leveret.spark.options import SinkOptions, SourceOptions
+
+NAME: Final = "leveret"
+
+
+class LeveretDataSource(DataSource):
+    """Queues as DataFrames, DataFrames as messages; acknowledged when Spark has committed.
+
+    A stream of what comes into a queue, each message exactly once in the table::
+
+        (spark.readStream.format("leveret")
+            .option("url", "amqp://user:password@broker:5672/")
+            .option("queue", "orders")
+            .option("cursor", "orders-to-lake")     # the query's name at the broker
+            .load()
+            .writeStream.format("parquet")
+            .option("checkpointLocation", "/lake/checkpoints/orders")
+            .start("/lake/orders"))
+
+    What is in a queue now, without consuming it::
+
+        spark.read.format("leveret").option("queue", "orders").load()
+
+    Rows as messages (columns `body`, `routing_key`, `exchange`, properties)::
+
+        df.write.format("leveret").option("exchange", "orders").mode("append").save()
+
+    Options of the source, case does not matter:
+
+    ====================== ================================================================================
+    url                    AMQP URL, or several with commas; amqp://guest:guest@localhost:5672/ by default
+    user, password         win over those of the URL; never shown in plans, logs or checkpoints
+    tlsCaFile              certificates to trust, a PEM file that driver and executors can read
+    brokerTimeout          how long a broker that is away is waited for; 60s
+    queue                  what is read; or, on RabbitMQ:
+    stream                 a stream, by its offsets
+    cursor                 the query's name at the broker; needed for streaming reads of queues
+    spoolLocation          a directory that driver and executors share; needed for queues off Leveret
+    startingPosition       of a stream: earliest (default), latest, an offset, or a timestamp
+    startingOffset, endingOffset, startingTimestamp, endingTimestamp
+                           ranges of a batch read: from the first, up to before the second
+    maxMessagesPerTrigger  the largest batch, in messages
+    maxBytesPerTrigger     the largest batch, in bytes of bodies: 64m
+    minPartitions          tasks per batch, at least
+    decode                 body as binary (default), text, or json
+    jsonSchema             for json: a DDL string; bodies that do not fit are null, and in column raw
+    includeProperties      columns message_id, correlation_id, content_type, timestamp, headers, properties
+    pushdown               batch reads take filters on offset, enqueued_at and routing_key
+    leaseTimeout           how long the query may be away before its messages go back to the queue; 24h
+    dedupWindow            off Leveret: how long ids of messages are remembered; 24h
+    failOnDataLoss         whether messages that are gone fail the query (true) or are left out
+    ackMode                commit (default), or none: nothing is acked or held, for trying a query out
+    ====================== ================================================================================
+
+    Options of the sink: url, user, password, tlsCaFile, brokerTimeout as above; exchange, routingKey (where
+    no column says it), mandatory (true: a row that no queue takes fails the batch), unroutableExchange (where
+    such rows go instead), stageTimeout (24h), queryName (the query's identity, for exactly once).
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> StructType | str:
+        return columns.declared(SourceOptions.parse(self.options))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        options = columns.with_body_type(SourceOptions.parse(self.options), schema)
+        options.check_batch()
+        endpoint = find(options)
+        if options.stream is not None:
+            from leveret.spark.streams import StreamBatchReader
+
+            _refuse_streams_of_leveret(endpoint)
+            return StreamBatchReader(options)
+        if not endpoint.is_leveret:
+            raise BadOption(
+                f"a batch read of queue '{options.queue}' is not possible on {endpoint.product}: "
+                "there a queue can't be read without consuming it",
+                hint="use spark.readStream, or option stream for a stream",
+            )
+        from leveret.spark.snapshot import PushdownSnapshotReader, SnapshotReader
+
+        return (PushdownSnapshotReader if options.pushdown else SnapshotReader)(options, endpoint)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        try:
+            return self._stream_reader(schema)
+        except SparkSideError as error:
+            return RefusedStreamReader(error)
+
+    def _stream_reader(self, schema: StructType) -> DataSourceStreamReader:
+        options = columns.with_body_type(SourceOptions.parse(self.options), schema)
+        options.check_stream()
+        endpoint = find(options)
+        if options.stream is not None:
+            from leveret.spark.streams import StreamReader
+
+            _refuse_streams_of_leveret(endpoint)
+            return StreamReader(options)
+        if endpoint.is_leveret:
+            from leveret.spark.leases import LeaseStreamReader
+            from leveret.spark.peek import PeekStreamReader
+
+            peeks = options.ack_mode == "none"
+            return (PeekStreamReader if peeks else LeaseStreamReader)(options, endpoint)
+        if options.spool_location is None:
+            raise BadOption(
+                f"option spoolLocation is missing: {endpoint.product} can't give a batch twice",
+                hint="a directory that driver and executors share",
+            )
+        from leveret.spark.spooled import SpoolStreamReader
+
+        return SpoolStreamReader(options)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        options = self._sink(overwrite)
+        endpoint = find(options)
+        if endpoint.is_leveret:
+            from leveret.spark.sink import StageWriter
+
+            return StageWriter(options, schema, endpoint)
+        from leveret.spark.published import PublishWriter
+
+        return PublishWriter(options, schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
+        options = self._sink(overwrite)
+        endpoint = find(options)
+        if endpoint.is_leveret:
+            from leveret.spark.sink import StageStreamWriter
+
+            return StageStreamWriter(options, schema, endpoint)
+        from leveret.spark.published import PublishStreamWriter
+
+        return PublishStreamWriter(options, schema)
+
+    def _sink(self, overwrite: bool) -> SinkOptions:
+        if overwrite:
+            raise BadOption("messages can't be overwritten", hint="use mode append")
+        return SinkOptions.parse(self.options)
+
+
+class RefusedStreamReader(DataSourceStreamReader):
+    """Says at the first call what is wrong: an error while a reader is made drowns in one of Spark's own."""
+
+    def __init__(self, error: SparkSideError) -> None:
+        self._error = error
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        raise self._error
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        raise self._error
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        raise self._error
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        raise self._error
+
+
+def _refuse_streams_of_leveret(endpoint: Endpoint) -> None:
+    if endpoint.is_leveret:
+        raise BadOption("option stream is for RabbitMQ's streams: Leveret has none yet", hint="use queue")

@@ -1,0 +1,292 @@
+"""A stream of RabbitMQ, followed over AMQP from an offset on; and where it begins and ends.
+
+Owns consumers with `x-stream-offset`: their acks are credit for more, and settle nothing. A consumer whose
+channel or connection ended is begun again behind the last message that was taken. Which offsets are wanted is
+left to `streams`. The rule: nothing is acked that does not come from a stream, because what is
+named may be a queue, where an ack takes the message away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Coroutine
+from contextlib import suppress
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Final, Literal, Self, TypeVar
+
+from leveret.client.blocking import BlockingConnection
+from leveret.client.codecs import Codecs
+from leveret.client.delivery import Delivery
+from leveret.client.errors import ChannelClosed, ClientError
+from leveret.client.intake import Intake, Subscription
+from leveret.client.message import Timestamp  # type: ignore[attr-defined]
+from leveret.client.questions import depth
+from leveret.spark.consuming import connected, explained
+from leveret.spark.errors import BadOption, BrokerAway
+from leveret.spark.options import SourceOptions
+
+_OFFSET: Final = "x-stream-offset"
+_PREFETCH: Final = 5_000
+_LOOK_S: Final = 0.05
+_QUIET_S: Final = 0.1
+"""The end of a stream is where nothing more came for that long."""
+_GATHER_S: Final = 1.0
+"""Or where one is after this time: a busy stream has no end."""
+_FIRST_S: Final = 10.0
+"""How long messages are waited for that the broker counts."""
+_EMPTY_S: Final = 1.0
+"""How long, if it counts none: its count may be some seconds old."""
+
+Where = int | Literal["first", "last"] | datetime
+_T = TypeVar("_T")
+
+
+def offset_of(delivery: Delivery) -> int:
+    found = delivery.headers.get(_OFFSET)
+    if not isinstance(found, int):
+        raise _no_stream(delivery.queue)
+    return found
+
+
+def _no_stream(name: str) -> BadOption:
+    return BadOption(f"'{name}' is a queue and not a stream", hint="use option queue; nothing was acked")
+
+
+def _is_a_queue(error: ClientError | None) -> bool:
+    """RabbitMQ refuses an offset where there are none; other brokers ignore it, and `offset_of` tells."""
+    return isinstance(error, ChannelClosed) and error.code == 406 and _OFFSET in error.text
+
+
+class _Run:
+    """One consumer, from a place in the stream on, until its channel ends."""
+
+    def __init__(self, connection: BlockingConnection, stream: str, where: Where, *, prefetch: int) -> None:
+        place = Timestamp(where.timestamp()) if isinstance(where, datetime) else where
+        self.ready: deque[Delivery] = deque()
+        self.came = asyncio.Event()
+        self.ended = False
+        self._intake = Intake(
+            connection.connection,
+            Subscription(stream, prefetch, arguments={_OFFSET: place}),
+            deliver=self._deliver,
+            stale=lambda _: None,
+            codecs=Codecs(),
+            lost=self._lost,
+        )
+
+    def begin(self) -> None:
+        self._intake.start()
+
+    @property
+    def consuming(self) -> bool:
+        return self._intake.consuming
+
+    @property
+    def error(self) -> ClientError | None:
+        return self._intake.error
+
+    async def close(self) -> None:
+        self.ended = True
+        self.ready.clear()
+        with suppress(ClientError):
+            await self._intake.close()
+
+    async def arrival(self, timeout_s: float) -> None:
+        self.came.clear()
+        if not self.ready and not self.ended:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await self.came.wait()
+
+    def _deliver(self, deliveries: list[Delivery]) -> None:
+        if not self.ended:
+            self.ready.extend(deliveries)
+            self.came.set()
+
+    def _lost(self) -> None:
+        """It would begin where it began; whoever follows begins another one further on."""
+        self.ended = True
+        self.came.set()
+
+
+class Follower:
+    """`with Follower(options, 500) as follower: deliveries = follower.take(1000, wait_s=1)`."""
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        where: Where,
+        *,
+        connection: BlockingConnection | None = None,
+        prefetch: int = _PREFETCH,
+    ) -> None:
+        """With a connection of somebody else, that stays open."""
+        self._options = options
+        self._where = where
+        self._prefetch = prefetch
+        self._owned = connection is None
+        self._connection = connection
+        self._run: _Run | None = None
+
+    def __enter__(self) -> Self:
+        if self._connection is None:
+            self._connection = connected(self._options, f"spark: stream {self._options.subject}")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(ClientError):
+                if self._run is not None:
+                    connection.run(self._run.close())
+                if self._owned:
+                    connection.close()
+
+    def ends(self) -> StreamEnds:
+        """Where the stream begins and ends, asked on the same connection."""
+        return StreamEnds(self._options, self._connection)
+
+    def take(self, max_messages: int, wait_s: float) -> list[Delivery]:
+        """What has come, in the order of offsets, each once; empty if nothing did in time."""
+        assert self._connection is not None
+        return _run(self._connection, self._take(max_messages, wait_s), self._options)
+
+    async def _take(self, max_messages: int, wait_s: float) -> list[Delivery]:
+        loop = asyncio.get_running_loop()
+        enough_s, away_s = loop.time() + wait_s, loop.time() + self._options.broker_timeout_s
+        while True:
+            run = await self._current()
+            if found := await self._taken(run, max_messages):
+                return found
+            if run.consuming:
+                if loop.time() >= enough_s:
+                    return []
+            elif _is_a_queue(run.error):
+                raise _no_stream(self._options.subject)
+            elif loop.time() >= away_s:
+                raise run.error or BrokerAway(f"stream '{self._options.subject}' could not be consumed")
+            await run.arrival(_LOOK_S)
+
+    async def _taken(self, run: _Run, max_messages: int) -> list[Delivery]:
+        found: list[Delivery] = []
+        acked: list[Delivery] = []
+        while run.ready and len(found) < max_messages:
+            delivery = run.ready.popleft()
+            offset = offset_of(delivery)
+            acked.append(delivery)
+            if not isinstance(self._where, int) or offset >= self._where:
+                found.append(delivery)
+                self._where = offset + 1
+        for delivery in acked:
+            await delivery.ack()
+        return found
+
+    async def _current(self) -> _Run:
+        if self._run is None or (self._run.ended and not self._run.ready):
+            assert self._connection is not None
+            if self._run is not None:
+                await self._run.close()
+            self._run = _Run(self._connection, self._options.subject, self._where, prefetch=self._prefetch)
+            self._run.begin()
+        return self._run
+
+
+class StreamEnds:
+    """`StreamEnds(options)`: what the driver wants to know of a stream."""
+
+    def __init__(self, options: SourceOptions, connection: BlockingConnection | None = None) -> None:
+        self._options = options
+        self._connection = connection
+        self._watching: Follower | None = None
+        self._watched = -1
+        self.message_bytes = 1.0
+        """The mean size of the bodies that were seen last."""
+
+    def open(self) -> None:
+        """Connects; `BrokerRefused` if there is no such stream."""
+        self._connection = connected(self._options, f"spark: stream {self._options.subject}")
+        try:
+            self._depth()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        self._stop_watching()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(ClientError):
+                connection.close()
+
+    def first(self) -> int:
+        """The first offset there is; 0 when the stream is empty."""
+        with self._follower("first", prefetch=1) as follower:
+            found = self._patiently(follower, 1)
+        return offset_of(found[0]) if found else 0
+
+    def stop(self) -> int:
+        """The offset behind the last message; 0 when the stream is empty."""
+        stop = 0
+        with self._follower("last") as follower:
+            until_s = time.monotonic() + _GATHER_S
+            found = self._patiently(follower, _PREFETCH)
+            while found:
+                stop = offset_of(found[-1]) + 1
+                self.message_bytes = sum(len(delivery.body) for delivery in found) / len(found)
+                found = follower.take(_PREFETCH, _QUIET_S) if time.monotonic() < until_s else []
+        return stop
+
+    def at(self, instant: datetime) -> int:
+        """The first offset of the chunk that the instant is in, or before which it is; the end if it is
+        later than everything."""
+        with self._follower(instant, prefetch=1) as follower:
+            found = follower.take(1, _EMPTY_S)
+        return offset_of(found[0]) if found else self.stop()
+
+    def wait_for(self, offset: int, wait_s: float) -> bool:
+        """Whether there is a message at this offset or behind it, or one comes in time."""
+        if self._watching is None or self._watched != offset:
+            self._stop_watching()
+            self._watching, self._watched = self._follower(offset, prefetch=1), offset
+        if self._watching.take(1, wait_s):
+            self._stop_watching()
+            return True
+        return False
+
+    def _stop_watching(self) -> None:
+        if self._watching is not None:
+            self._watching.close()
+            self._watching = None
+
+    def _follower(self, where: Where, *, prefetch: int = _PREFETCH) -> Follower:
+        return Follower(self._options, where, connection=self._connection, prefetch=prefetch)
+
+    def _patiently(self, follower: Follower, max_messages: int) -> list[Delivery]:
+        """The first ones: waited for if the broker counts any."""
+        return follower.take(max_messages, _FIRST_S if self._depth() else _EMPTY_S)
+
+    def _depth(self) -> int:
+        assert self._connection is not None
+        return _run(self._connection, self._ask_depth(self._connection), self._options)
+
+    async def _ask_depth(self, connection: BlockingConnection) -> int:
+        session = await connection.connection.connected(self._options.broker_timeout_s)
+        channel = await session.open_channel()
+        found = await depth(channel, self._options.subject)
+        await channel.close()
+        return found
+
+
+def _run(connection: BlockingConnection, work: Coroutine[Any, Any, _T], options: SourceOptions) -> _T:
+    try:
+        return connection.run(work)
+    except ClientError as error:
+        raise explained(error, options) from error

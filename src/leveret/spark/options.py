@@ -1,0 +1,393 @@
+"""The options of source and sink: read once from Spark's strings, checked before anything runs.
+
+Owns their names, their types, and which of them go together; what they make a reader or writer do is in
+the files of those. Spark hands options over without regard to case. The rule: whatever prints options
+(`repr`, errors) shows no password and no URL with user info.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from typing import Any, Final, Literal, Self
+from urllib.parse import quote, urlsplit, urlunsplit
+
+from pyspark.sql.types import StructType
+
+from leveret.client.endpoint import Endpoint as AmqpEndpoint
+from leveret.spark.errors import BadOption
+
+URL: Final = "amqp://guest:guest@localhost:5672/"
+DAY_S: Final = 86_400.0
+_HIDDEN: Final = "***"
+
+Decode = Literal["binary", "text", "json"]
+AckMode = Literal["commit", "none"]
+Position = Literal["earliest", "latest"] | int | datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class BrokerOptions:
+    """Where the broker is and as whom to log in: what source and sink have in common."""
+
+    url: str = URL
+    """One AMQP URL, or several with commas between them: the first that answers is used."""
+    user: str | None = None
+    password: str | None = None
+    tls_ca_file: str | None = None
+    broker_timeout_s: float = 60.0
+
+    def __repr__(self) -> str:
+        shown = {field.name: getattr(self, field.name) for field in fields(self)}
+        shown["url"] = self.where
+        if self.password is not None:
+            shown["password"] = _HIDDEN
+        inside = ", ".join(f"{name}={value!r}" for name, value in shown.items())
+        return f"{type(self).__name__}({inside})"
+
+    @property
+    def amqp_urls(self) -> tuple[str, ...]:
+        """With the user and the password that count. For connecting only: never to be shown."""
+        return tuple(_with_user(url, self.user, self.password) for url in _split(self.url))
+
+    @property
+    def vhost(self) -> str:
+        return AmqpEndpoint.parse(self.amqp_urls[0]).vhost
+
+    @property
+    def where(self) -> str:
+        """The URLs as they may be shown."""
+        return ",".join(_without_user(url) for url in _split(self.url))
+
+    def ssl_context(self) -> ssl.SSLContext | None:
+        """For `amqps` URLs; None leaves it to the system's certificates."""
+        return ssl.create_default_context(cafile=self.tls_ca_file) if self.tls_ca_file else None
+
+    def check_broker(self) -> None:
+        vhosts = set()
+        for url in _split(self.url):
+            try:
+                if "@" in urlsplit(url).path:  # after a / in a password
+                    raise ValueError
+                vhosts.add(AmqpEndpoint.parse(url).vhost)
+            except ValueError:  # its text may hold a piece of the password
+                raise BadOption(
+                    "option url is not an AMQP URL",
+                    hint="amqp://user:password@host:5672/vhost; special characters percent-encoded",
+                ) from None
+        if len(vhosts) != 1:
+            raise BadOption(f"the URLs of option url name different vhosts: {', '.join(sorted(vhosts))}")
+        if self.tls_ca_file is not None:
+            try:
+                self.ssl_context()
+            except (OSError, ssl.SSLError) as error:
+                raise BadOption(f"option tlsCaFile: {self.tls_ca_file} can't be read: {error}") from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class SourceOptions(BrokerOptions):
+    """`SourceOptions.parse({"queue": "orders", "cursor": "to-lake"})`."""
+
+    queue: str | None = None
+    stream: str | None = None
+    cursor: str | None = None
+    spool_location: str | None = None
+    starting: Position = "earliest"
+    starting_offset: int | None = None
+    ending_offset: int | None = None
+    starting_timestamp: datetime | None = None
+    ending_timestamp: datetime | None = None
+    max_messages: int | None = None
+    max_bytes: int | None = None
+    min_partitions: int = 1
+    decode: Decode = "binary"
+    json_schema: str | None = None
+    include_properties: bool = False
+    pushdown: bool = False
+    lease_timeout_s: float = DAY_S
+    dedup_window_s: float = DAY_S
+    fail_on_data_loss: bool = True
+    ack_mode: AckMode = "commit"
+    body_type: StructType | None = None
+    """What `json_schema` says, once Spark has read it."""
+
+    @classmethod
+    def parse(cls, mapping: Mapping[str, str]) -> Self:
+        """Checked, with one sentence for whatever is wrong."""
+        options = cls(**_values(mapping, _SOURCE, ignored=_OF_READS, side="source"))
+        options.check_broker()
+        options._check_subject()
+        options._check_body()
+        return options
+
+    @property
+    def subject(self) -> str:
+        """The queue or the stream that is read."""
+        name = self.queue if self.queue is not None else self.stream
+        assert name is not None
+        return name
+
+    def _check_subject(self) -> None:
+        if (self.queue is None) == (self.stream is None):
+            what = "are both given" if self.queue is not None else "are both missing"
+            raise BadOption(f"options queue and stream {what}", hint="say what is read with exactly one")
+        if self.queue is not None and self.starting != "earliest":
+            raise BadOption(
+                "option startingPosition of a queue can only be 'earliest'",
+                hint="a queue gives what is in it; positions are for streams, and startingOffset and "
+                "startingTimestamp for batch reads",
+            )
+
+    def _check_body(self) -> None:
+        if self.decode == "json" and self.json_schema is None:
+            raise BadOption(
+                "option decode=json needs option jsonSchema", hint="a DDL string: 'id LONG, name STRING'"
+            )
+        if self.decode != "json" and self.json_schema is not None:
+            raise BadOption("option jsonSchema is given without decode=json")
+
+    def check_stream(self) -> None:
+        """What a stream of micro-batches needs beyond a batch read."""
+        if self.queue is not None and self.cursor is None:
+            raise BadOption(
+                "option cursor is missing", hint="the query's name at the broker: any name, kept for its life"
+            )
+        for name in _RANGES:
+            if getattr(self, _SOURCE[name][0]) is not None:
+                raise BadOption(f"option {name} is for batch reads (spark.read) alone")
+
+    def check_batch(self) -> None:
+        """What a batch read can't do."""
+        for name in _OF_STREAMS:
+            if getattr(self, _SOURCE[name][0]) is not None:
+                raise BadOption(f"option {name} is for streaming reads (spark.readStream) alone")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class SinkOptions(BrokerOptions):
+    """`SinkOptions.parse({"exchange": "orders"})`."""
+
+    exchange: str = ""
+    routing_key: str | None = None
+    mandatory: bool = True
+    unroutable_exchange: str | None = None
+    stage_timeout_s: float = DAY_S
+    query_name: str | None = None
+
+    @classmethod
+    def parse(cls, mapping: Mapping[str, str]) -> Self:
+        options = cls(**_values(mapping, _SINK, ignored=_OF_WRITES, side="sink"))
+        options.check_broker()
+        return options
+
+
+# values
+
+
+def _text(value: str) -> str:
+    if not value:
+        raise ValueError("is empty")
+    return value
+
+
+def _any_text(value: str) -> str:
+    return value
+
+
+def _flag(value: str) -> bool:
+    flags = {"true": True, "false": False}
+    if value.lower() not in flags:
+        raise ValueError("is neither true nor false")
+    return flags[value.lower()]
+
+
+def _count(value: str) -> int:
+    number = _offset(value)
+    if number < 1:
+        raise ValueError("is not a number above zero")
+    return number
+
+
+def _offset(value: str) -> int:
+    if not re.fullmatch(r"[0-9]+", value):
+        raise ValueError("is not a whole number")
+    return int(value)
+
+
+def _size(value: str) -> int:
+    found = re.fullmatch(r"([0-9]+)\s*([kmg]?)i?b?", value.strip().lower())
+    if found is None or int(found[1]) < 1:
+        raise ValueError("is not a size: 1048576, 512k, 64m or 1g")
+    return int(found[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[found[2]]
+
+
+_UNITS_S: Final = {
+    **dict.fromkeys(("s", "sec", "second"), 1.0),
+    **dict.fromkeys(("m", "min", "minute"), 60.0),
+    **dict.fromkeys(("h", "hour"), 3600.0),
+    **dict.fromkeys(("d", "day"), DAY_S),
+    "ms": 0.001,
+}
+
+
+def _duration(value: str) -> float:
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)", value.strip().lower())
+    unit = found[2] if found else "?"
+    if unit not in ("", "ms", "s"):
+        unit = unit.removesuffix("s")
+    if found is None or (unit and unit not in _UNITS_S) or not float(found[1]):
+        raise ValueError("is not a duration: '30 minutes', '24h', '90s', or seconds")
+    return float(found[1]) * _UNITS_S.get(unit, 1.0)
+
+
+def _instant(value: str) -> datetime:
+    try:
+        found = datetime.fromisoformat(value)
+    except ValueError:
+        raise ValueError("is not an ISO timestamp: 2026-01-31T12:00:00Z") from None
+    return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+
+
+def _position(value: str) -> Position:
+    if value.lower() == "earliest":
+        return "earliest"
+    if value.lower() == "latest":
+        return "latest"
+    if re.fullmatch(r"[0-9]+", value):
+        return int(value)
+    try:
+        return _instant(value)
+    except ValueError:
+        raise ValueError("is not earliest, latest, an offset or an ISO timestamp") from None
+
+
+def _one_of(*words: str) -> Callable[[str], str]:
+    def parse(value: str) -> str:
+        if value.lower() not in words:
+            raise ValueError(f"is not one of {', '.join(words)}")
+        return value.lower()
+
+    return parse
+
+
+_Table = Mapping[str, tuple[str, Callable[[str], Any]]]
+_BROKER: Final[_Table] = {
+    "url": ("url", _text),
+    "user": ("user", _text),
+    "password": ("password", _any_text),
+    "tlsCaFile": ("tls_ca_file", _text),
+    "brokerTimeout": ("broker_timeout_s", _duration),
+}
+_SOURCE: Final[_Table] = {
+    **_BROKER,
+    "queue": ("queue", _text),
+    "stream": ("stream", _text),
+    "cursor": ("cursor", _text),
+    "spoolLocation": ("spool_location", _text),
+    "startingPosition": ("starting", _position),
+    "startingOffset": ("starting_offset", _offset),
+    "endingOffset": ("ending_offset", _offset),
+    "startingTimestamp": ("starting_timestamp", _instant),
+    "endingTimestamp": ("ending_timestamp", _instant),
+    "maxMessagesPerTrigger": ("max_messages", _count),
+    "maxBytesPerTrigger": ("max_bytes", _size),
+    "minPartitions": ("min_partitions", _count),
+    "decode": ("decode", _one_of("binary", "text", "json")),
+    "jsonSchema": ("json_schema", _text),
+    "includeProperties": ("include_properties", _flag),
+    "pushdown": ("pushdown", _flag),
+    "leaseTimeout": ("lease_timeout_s", _duration),
+    "dedupWindow": ("dedup_window_s", _duration),
+    "failOnDataLoss": ("fail_on_data_loss", _flag),
+    "ackMode": ("ack_mode", _one_of("commit", "none")),
+}
+_SINK: Final[_Table] = {
+    **_BROKER,
+    "exchange": ("exchange", _any_text),
+    "routingKey": ("routing_key", _any_text),
+    "mandatory": ("mandatory", _flag),
+    "unroutableExchange": ("unroutable_exchange", _text),
+    "stageTimeout": ("stage_timeout_s", _duration),
+    "queryName": ("query_name", _text),
+}
+_RANGES: Final = ("startingOffset", "endingOffset", "startingTimestamp", "endingTimestamp")
+_OF_STREAMS: Final = ("cursor", "maxMessagesPerTrigger", "maxBytesPerTrigger", "spoolLocation")
+_OF_READS: Final = frozenset[str]()
+_OF_WRITES: Final = frozenset(("checkpointlocation",))
+"""Spark's own, which it passes on to sinks."""
+_ASYNC: Final = "asyncprogresstrackingenabled"
+
+
+def _values(
+    mapping: Mapping[str, str], table: _Table, *, ignored: frozenset[str], side: str
+) -> dict[str, Any]:
+    known = {name.lower(): name for name in table}
+    found: dict[str, Any] = {}
+    for key, value in mapping.items():
+        lowered = key.lower()
+        if lowered == _ASYNC:
+            _refuse_async(value)
+        elif lowered in known:
+            name = known[lowered]
+            field, parse = table[name]
+            found[field] = _parsed(name, value, parse)
+        elif lowered not in ignored and not lowered.startswith("asyncprogress"):
+            raise BadOption(f"the {side} has no option '{key}'", hint=_nearest(key, table))
+    return found
+
+
+def _parsed(name: str, value: str, parse: Callable[[str], Any]) -> Any:
+    try:
+        return parse(value)
+    except ValueError as error:
+        shown = "" if name in ("url", "password") else f" '{value}'"
+        raise BadOption(f"option {name}{shown} {error}") from None
+
+
+def _refuse_async(value: str) -> None:
+    if value.lower() == "true":
+        raise BadOption(
+            "asynchronous progress tracking can't be used with leveret",
+            hint="offsets would be acked before Spark has committed them: leave out "
+            "asyncProgressTrackingEnabled",
+        )
+
+
+def _nearest(key: str, table: _Table) -> str:
+    lowered = {name.lower(): name for name in table}
+    near = difflib.get_close_matches(key.lower(), lowered, n=1, cutoff=0.6)
+    if near:
+        return f"did you mean {lowered[near[0]]}?"
+    return f"there are {', '.join(sorted(table))}"
+
+
+# URLs
+
+
+def _split(url: str) -> list[str]:
+    return [part.strip() for part in re.split(r",(?=\s*amqps?://)", url)]
+
+
+def _with_user(url: str, user: str | None, password: str | None) -> str:
+    """Options win over what the URL says."""
+    if user is None and password is None:
+        return url
+    said = AmqpEndpoint.parse(url)
+    parts = urlsplit(url)
+    login = (said.user if user is None else user, said.password if password is None else password)
+    encoded = ":".join(quote(part, safe="") for part in login)
+    return urlunsplit(parts._replace(netloc=f"{encoded}@{_host(parts.netloc)}"))
+
+
+def _without_user(url: str) -> str:
+    """What follows the last @, which no password can: a URL may be wrong, and hold one anywhere before."""
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{_host(rest).partition('?')[0]}" if rest else _HIDDEN
+
+
+def _host(netloc: str) -> str:
+    return netloc.rpartition("@")[2]

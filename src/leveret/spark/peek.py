@@ -1,0 +1,103 @@
+"""Trying a query out (`ackMode=none`): a queue of Leveret is looked at as it grows, and nothing is taken.
+
+Batches are snapshots of what lies above the last offset. No message is acked, held, or kept from others; so
+there is nothing to give back when the query ends, however it ends. What others consume meanwhile is not seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from leveret.flight import actions
+from leveret.spark import ranges
+from leveret.spark.calls import Calls
+from leveret.spark.endpoint import Endpoint
+from leveret.spark.errors import WrongCheckpoint
+from leveret.spark.leases import Messages, divided, read_messages
+from leveret.spark.options import SourceOptions
+
+
+class PeekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Made by `LeveretDataSource.streamReader`. Spark's offsets are the queue's: the next one to be read."""
+
+    def __init__(self, options: SourceOptions, endpoint: Endpoint) -> None:
+        assert options.queue is not None
+        self._options = replace(options, fail_on_data_loss=False)
+        self._queue = options.queue
+        self._endpoint = endpoint
+        self._stop: int | None = None
+        self._calls: Calls | None = None
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802  (Spark's name, as are the others)
+        return self._offset(self._snapshot(0, 0).log_id, 0)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        most = self._options.max_messages
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._stop = max(ranges.bounds(portion.ranges)[1] for portion in self._snapshot(0, None).portions)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        found = self._snapshot(self._number(start), self._stop)
+        self._check_log(start, found)
+        (portion,) = found.portions
+        wanted = portion.ranges
+        if isinstance(limit, ReadMaxRows):
+            wanted = ranges.first(wanted, limit.max_rows)
+        return self._offset(found.log_id, ranges.bounds(wanted)[1]) if wanted else start
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        first, stop = self._number(start), self._number(end)
+        if first == stop:
+            return []
+        found = self._snapshot(first, stop)
+        self._check_log(start, found)
+        return divided(found, self._connected().location, at_least=self._options.min_partitions)
+
+    def stop(self) -> None:
+        if self._calls is not None:
+            self._calls.close()
+            self._calls = None
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Messages)
+        return read_messages(partition, self._options, self._endpoint)
+
+    def _connected(self) -> Calls:
+        if self._calls is None:
+            self._calls = Calls(self._endpoint)
+        return self._calls
+
+    def _snapshot(self, start: int, stop: int | None) -> actions.Planned:
+        request = actions.Snapshot(self._options.vhost, self._queue, start=start, stop=stop)
+        return self._connected().ask(request, actions.Planned)
+
+    def _offset(self, log_id: int, number: int) -> dict[str, Any]:
+        return {"vhost": self._options.vhost, "queue": self._queue, "log": log_id, "offset": number}
+
+    def _number(self, offset: dict[str, Any]) -> int:
+        if offset.get("queue") != self._queue or "offset" not in offset:
+            raise WrongCheckpoint(
+                f"the checkpoint was not written by a query that looks at queue '{self._queue}': {offset}",
+                hint="a query with ackMode=none has a checkpoint of its own: start with a new one",
+            )
+        return int(offset["offset"])
+
+    def _check_log(self, start: dict[str, Any], found: actions.Planned) -> None:
+        if start.get("log") != found.log_id:
+            raise WrongCheckpoint(
+                f"the checkpoint belongs to an earlier queue '{self._queue}', which was deleted since",
+                hint="start with a new checkpoint",
+            )

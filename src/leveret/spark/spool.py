@@ -1,0 +1,310 @@
+"""The spool: batches of messages as files, so that a batch can be read again, and by others.
+
+    <location>/<vhost>/<queue>/<cursor>/
+        spool.json                  whose it is
+        epochs/<epoch>              runs of the query: the highest is the one that may write
+        batches/<n>-<epoch>.arrow   messages; .ids: what stands for them; .json: the manifest, written last
+        known/<n>-<epoch>.ids       ids of many settled batches
+        settled/<n>-<epoch>.json    batches up to n are settled; what is known of them
+
+Owns these files and what they say; who consumes and acks is `spooled`. The rule: a file is written once,
+under another name first, and is whole when it has its own. A batch exists when its manifest does; of
+two with one number the one of the higher epoch counts.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from leveret.spark.deliveries import SCHEMA
+from leveret.spark.errors import SparkSideError
+from leveret.spark.known import Ids, Run, found_in, in_order, merged, pack, to_merge, unpack
+from leveret.spark.place import Place, component
+
+NEW: Final = 0
+SETTLED: Final = -1
+_FORMAT: Final = 1
+_MERGES_MAX: Final = 4
+
+
+class TakenOver(SparkSideError):
+    """A later run of the query writes to the spool."""
+
+
+class _Owner(msgspec.Struct, frozen=True):
+    format: int
+    vhost: str
+    queue: str
+    cursor: str
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """What is in one batch."""
+
+    batch: int
+    file: str
+    ids: str
+    """Empty when no message has an id."""
+    first: int
+    """The number of the first message, counted over all batches."""
+    chunks: list[tuple[int, int]]
+    """Messages and bytes of each record batch in the file."""
+
+    @property
+    def messages(self) -> int:
+        return sum(messages for messages, _ in self.chunks)
+
+
+class _Segment(msgspec.Struct, frozen=True):
+    file: str
+    level: int
+    settled_s: float
+
+
+class _Settled(msgspec.Struct, frozen=True):
+    through: int
+    next_offset: int
+    segments: list[_Segment]
+
+
+class Spool:
+    """`Spool(place, vhost=..., queue=..., cursor=...)`; nothing is touched before `open`."""
+
+    def __init__(
+        self,
+        place: Place,
+        *,
+        vhost: str,
+        queue: str,
+        cursor: str,
+        window_s: float,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`window_s` is how long ids are known after their batch was settled."""
+        self._place = place
+        self._owner = _Owner(_FORMAT, vhost, queue, cursor)
+        self._window_s = window_s
+        self._clock = clock
+        self._epoch = ""
+        self._batches: dict[int, Manifest] = {}
+        self._ids: dict[int, Ids] = {}
+        self._runs: list[Run] = []
+        self._next_offset = 0
+        self.settled = 0
+        """Batches up to this number are settled."""
+
+    @property
+    def last(self) -> int:
+        """The highest number there has been."""
+        return max(self._batches, default=self.settled)
+
+    def open(self) -> None:
+        """Takes over from earlier runs and reads what they left."""
+        self._check_owner()
+        self._begin_epoch()
+        self._read_settled()
+        self._read_batches()
+        self._sweep_leftovers()
+        self.check()
+
+    def check(self) -> None:
+        """`TakenOver` if a later run has begun."""
+        if max(self._place.names("epochs"), default="") != self._epoch:
+            raise TakenOver(
+                f"another run of the query with cursor '{self._owner.cursor}' on queue '{self._owner.queue}' "
+                "has taken over its spool",
+                hint="two queries at once need two cursors; nothing of this run's open batch was acked",
+            )
+
+    # batches
+
+    def after(self, number: int) -> int | None:
+        """The next batch that exists."""
+        return min((batch for batch in self._batches if batch > number), default=None)
+
+    def manifest(self, number: int) -> Manifest | None:
+        return self._batches.get(number)
+
+    def find(self, ids: Ids) -> npt.NDArray[np.int64]:
+        """For each id: the number of the open batch it is in, `SETTLED`, or `NEW`."""
+        found = np.full(ids.shape[1], NEW, np.int64)
+        for run in self._runs:
+            found[found_in(run.ids, ids)] = SETTLED
+        for number, known in self._ids.items():
+            found[found_in(known, ids)] = number
+        return found
+
+    @property
+    def next_offset(self) -> int:
+        """The number of the next message."""
+        return self._next_offset
+
+    def write(self, chunks: Sequence[pa.RecordBatch], ids: Ids) -> int:
+        """A new batch, behind all others; its number. It exists when this returns, and not before."""
+        number = self.last + 1
+        name = f"batches/{number:020d}-{self._epoch}"
+        self._place.write(f"{name}.arrow", lambda sink: _write_chunks(sink, chunks))
+        if ids.shape[1]:
+            ids = in_order(ids)
+            self._place.write_bytes(f"{name}.ids", pack(ids))
+        manifest = Manifest(
+            number,
+            f"{name}.arrow",
+            f"{name}.ids" if ids.shape[1] else "",
+            self._next_offset,
+            [(chunk.num_rows, chunk.nbytes) for chunk in chunks],
+        )
+        self.check()
+        self._place.write_bytes(f"{name}.json", msgspec.json.encode(manifest))
+        self._batches[number], self._ids[number] = manifest, ids
+        self._next_offset += manifest.messages
+        return number
+
+    def settle(self, number: int) -> list[int]:
+        """Batches up to this one are done: their messages go, their ids stay for a while. Which they were."""
+        due = sorted(batch for batch in self._batches if batch <= number)
+        if not due and number <= self.settled:
+            return []
+        self.check()
+        now_s = self._clock()
+        runs = [run for run in self._runs if run.settled_s + self._window_s > now_s]
+        runs += [
+            Run(self._batches[batch].ids, 0, now_s, self._ids[batch])
+            for batch in due
+            if self._batches[batch].ids
+        ]
+        runs = self._with_merges(runs, number)
+        marker = f"settled/{number:020d}-{self._epoch}.json"
+        segments = [_Segment(run.file, run.level, run.settled_s) for run in runs]
+        self._place.write_bytes(marker, msgspec.json.encode(_Settled(number, self._next_offset, segments)))
+        self._sweep(number, runs, marker)
+        self._runs = runs
+        self.settled = number
+        for batch in due:
+            del self._batches[batch], self._ids[batch]
+        return due
+
+    def _with_merges(self, runs: list[Run], number: int) -> list[Run]:
+        for turn in range(_MERGES_MAX):
+            small = to_merge(runs, window_s=self._window_s)
+            if not small:
+                break
+            one = merged(small, f"known/{number:020d}-{turn}-{self._epoch}.ids")
+            self._place.write_bytes(one.file, pack(one.ids))
+            runs = [one, *(run for run in runs if run not in small)]
+        return runs
+
+    def _sweep(self, number: int, kept: Iterable[Run], marker: str) -> None:
+        """Deletes what the marker has made superfluous; of batches also what others left, or never ended."""
+        gone = {run.file for run in self._runs}
+        gone |= {f"batches/{name}" for name in self._place.names("batches") if int(name[:20]) <= number}
+        gone |= {f"settled/{name}" for name in self._place.names("settled")} - {marker}
+        self._place.delete(gone - {run.file for run in kept})
+
+    # opening
+
+    def _check_owner(self) -> None:
+        data = self._place.read("spool.json")
+        if data is None:
+            self._place.write_bytes("spool.json", msgspec.json.encode(self._owner))
+            return
+        try:
+            found = msgspec.json.decode(data, type=_Owner)
+        except msgspec.MsgspecError:
+            found = None
+        if found is not None and found.format > _FORMAT:
+            raise SparkSideError(
+                f"the spool at {self._place} has format {found.format}, this version reads {_FORMAT}",
+                hint="use the version that wrote it, or a later one",
+            )
+        if found != self._owner:
+            whose = f"of queue '{found.queue}', cursor '{found.cursor}'" if found else "of something else"
+            raise SparkSideError(
+                f"the spool at {self._place} is {whose}, not of queue '{self._owner.queue}', cursor "
+                f"'{self._owner.cursor}'",
+                hint="choose another spoolLocation",
+            )
+
+    def _begin_epoch(self) -> None:
+        before = self._place.names("epochs")
+        number = 1 + max((int(name.partition("-")[0]) for name in before), default=0)
+        self._epoch = f"{number:020d}-{uuid.uuid4().hex}"
+        self._place.write_bytes(f"epochs/{self._epoch}", b"")
+        self._place.delete(f"epochs/{name}" for name in before)
+
+    def _read_settled(self) -> None:
+        newest = max(self._place.names("settled"), default=None)
+        if newest is None:
+            return
+        data = self._place.read(f"settled/{newest}")
+        if data is None:
+            raise self._damaged(f"settled/{newest}")
+        said = msgspec.json.decode(data, type=_Settled)
+        self.settled, self._next_offset = said.through, said.next_offset
+        self._runs = [
+            Run(segment.file, segment.level, segment.settled_s, self._read_ids(segment.file))
+            for segment in said.segments
+        ]
+
+    def _read_batches(self) -> None:
+        """Those that are not settled."""
+        manifests: dict[int, str] = {}
+        for name in sorted(self._place.names("batches")):
+            if name.endswith(".json"):
+                manifests[int(name[:20])] = name  # the highest epoch comes last
+        for number, name in manifests.items():
+            data = self._place.read(f"batches/{name}")
+            if number <= self.settled or data is None:
+                continue
+            manifest = msgspec.json.decode(data, type=Manifest)
+            self._batches[number] = manifest
+            self._ids[number] = self._read_ids(manifest.ids) if manifest.ids else np.empty((2, 0), np.uint64)
+            self._next_offset = max(self._next_offset, manifest.first + manifest.messages)
+
+    def _sweep_leftovers(self) -> None:
+        """What earlier runs did not come to delete, or to finish."""
+        for folder in ("batches", "known", "settled"):
+            self._place.sweep(folder)
+        kept = {run.file for run in self._runs}
+        old = {f"known/{name}" for name in self._place.names("known")}
+        settled = (name for name in self._place.names("batches") if int(name[:20]) <= self.settled)
+        self._place.delete((old | {f"batches/{name}" for name in settled}) - kept)
+
+    def _read_ids(self, file: str) -> Ids:
+        data = self._place.read(file)
+        if data is None:
+            raise self._damaged(file)
+        return unpack(data)
+
+    def _damaged(self, file: str) -> SparkSideError:
+        return SparkSideError(
+            f"the spool at {self._place} is damaged: {file} is missing",
+            hint="nothing was acked; without the spool messages may come twice: choose another spoolLocation",
+        )
+
+
+def _write_chunks(sink: pa.NativeFile, chunks: Sequence[pa.RecordBatch]) -> None:
+    with pa.ipc.new_file(sink, SCHEMA) as writer:
+        for chunk in chunks:
+            writer.write_batch(chunk)
+
+
+def read_chunks(place: Place, file: str, first: int, stop: int) -> Iterator[pa.RecordBatch]:
+    """Record batches of a batch's file, for whoever reads it."""
+    with place.open(file) as source:
+        reader = pa.ipc.open_file(source)
+        for index in range(first, stop):
+            yield reader.get_batch(index)
+
+
+def folder_of(*, vhost: str, queue: str, cursor: str, kept: bool = True) -> str:
+    """Where a spool is, below its location; one that is not kept has a place of its own."""
+    return "/".join((component(vhost), component(queue), component(cursor) + ("" if kept else "~none")))

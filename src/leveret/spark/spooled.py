@@ -1,0 +1,376 @@
+"""A query over a queue on any AMQP broker: batches are spooled, read by Spark, and acked once it has them.
+
+Owns the order of things on the driver: what Spark has committed is settled in the spool, then acked; what was
+delivered is spooled, then planned. Files are `spool`'s, the connection is `consuming`'s, columns are made by
+`columns`. Spark's offset is the number of a batch in the spool. The rule: a message is acked only when
+its batch is in Spark's commit log, or when it is a copy of one that is.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from leveret.client.delivery import Delivery
+from leveret.client.errors import ConversionError
+from leveret.spark.columns import Columns
+from leveret.spark.consuming import QueueConsumer
+from leveret.spark.deliveries import chunks_of
+from leveret.spark.errors import BadOption, DataLost, SparkSideError, WrongCheckpoint
+from leveret.spark.known import digest, ids_of
+from leveret.spark.options import SourceOptions
+from leveret.spark.place import Place
+from leveret.spark.spool import NEW, SETTLED, Manifest, Spool, folder_of, read_chunks
+
+PREFETCH_MAX: Final = 65_535
+BATCH_MESSAGES: Final = 20_000
+"""Of a batch without maxMessagesPerTrigger; as many again are fetched while Spark works on it."""
+_PARTITION_BYTES: Final = 64 << 20
+_WAIT_S: Final = 0.25
+"""How long a trigger waits when nothing is there; Spark asks again."""
+_PATIENCE_S: Final = 5.0
+"""How long availableNow waits for messages that the broker counts and does not deliver."""
+
+Offset = dict[str, Any]
+
+
+@dataclass
+class SpoolPartition(InputPartition):
+    """Record batches of one file of the spool."""
+
+    file: str
+    first: int
+    stop: int
+
+
+@dataclass(slots=True)
+class _New:
+    """What the spool does not know yet."""
+
+    messages: list[Delivery] = field(default_factory=list)
+    digests: dict[bytes, None] = field(default_factory=dict)
+    """What stands for those that have an id."""
+    copies: list[Delivery] = field(default_factory=list)
+    """Further ones with the same id and body."""
+
+
+class SpoolStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """`SpoolStreamReader(options)`; connects and takes over the spool at the first call on the driver."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        if options.spool_location is None:
+            raise BadOption(
+                "option spoolLocation is missing: the broker is not Leveret, so messages are kept in files "
+                "until Spark has committed them",
+                hint="a directory that driver and executors reach: /shared/spool, file:///shared/spool, s3://…",
+            )
+        if options.cursor is None:
+            raise BadOption("option cursor is missing", hint="the query's name: any name, kept for its life")
+        self._options = options
+        self._acks = options.ack_mode == "commit"
+        self._place = Place.at(
+            options.spool_location,
+            folder_of(vhost=options.vhost, queue=options.subject, cursor=options.cursor, kept=self._acks),
+        )
+        self._spool: Spool | None = None
+        self._consumer: QueueConsumer | None = None
+        self._unsettled: dict[int, list[Delivery]] = {}
+        """Deliveries by the batch they are in, or are copies of."""
+        self._budget: int | None = None
+        """How many messages availableNow may still take."""
+        self._waiting: int | None = None
+        self._warned: set[str] = set()
+
+    # what Spark calls, on the driver
+
+    def initialOffset(self) -> Offset:  # noqa: N802  (Spark's name, as are the others)
+        return self._offset(self._opened().settled)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        if self._options.max_messages is None and self._options.max_bytes is not None:
+            return ReadMaxBytes(self._options.max_bytes)
+        return ReadMaxRows(self._options.max_messages or BATCH_MESSAGES)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._opened()
+        self._budget = self._consuming_since()
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+        spool, number = self._opened(), self._number(start)
+        self._check_start(spool, number)
+        self._settle(spool, number)
+        batch = spool.after(number)
+        if batch is None:
+            batch = self._spool_more(spool, limit)
+        self._waiting = self._consumer.ready() if self._consumer is not None else None
+        return start if batch is None else self._offset(batch)
+
+    def reportLatestOffset(self) -> Offset | None:  # noqa: N802
+        if self._spool is None:
+            return None
+        lag = {} if self._waiting is None else {"ready": self._waiting}
+        return self._offset(self._spool.last) | lag
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        first, last = self._number(start), self._number(end)
+        if first == last:
+            return []
+        spool = self._opened()
+        manifests = []
+        for number in range(first + 1, last + 1):
+            manifest = spool.manifest(number)
+            if manifest is not None:
+                manifests.append(manifest)
+            elif self._acks and self._options.fail_on_data_loss:
+                raise self._lost(spool, number)
+        return _split(manifests, self._options.min_partitions)
+
+    def commit(self, end: Offset) -> None:
+        self._settle(self._opened(), self._number(end))
+
+    def stop(self) -> None:
+        if self._consumer is not None:
+            self._consumer.close()
+            self._consumer = None
+        if self._spool is not None and not self._acks:
+            with suppress(SparkSideError):
+                self._spool.check()
+                self._place.delete_all()
+        self._spool = None
+
+    # what Spark calls, on an executor
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, SpoolPartition)
+        columns = Columns(self._options)
+        try:
+            for chunk in read_chunks(self._place, partition.file, partition.first, partition.stop):
+                yield columns.rows(
+                    chunk,
+                    redelivered=chunk.column("redelivered"),
+                    delivery_count=chunk.column("delivery_count"),
+                )
+        except FileNotFoundError:
+            raise DataLost(
+                f"{partition.file} is not in the spool at {self._place}",
+                hint="spoolLocation must be a place that driver and executors share; or a later run of the "
+                "query has settled this batch",
+            ) from None
+
+    # offsets
+
+    def _offset(self, batch: int) -> Offset:
+        options = self._options
+        return {"queue": options.subject, "vhost": options.vhost, "cursor": options.cursor, "spool": batch}
+
+    def _number(self, offset: Offset) -> int:
+        mine = self._offset(0)
+        for name in ("queue", "vhost", "cursor"):
+            if offset.get(name) != mine[name]:
+                raise WrongCheckpoint(
+                    f"the checkpoint belongs to {name} '{offset.get(name)}', this query reads {name} "
+                    f"'{mine[name]}'",
+                    hint="each query has a checkpoint of its own",
+                )
+        number = offset.get("spool")
+        if not isinstance(number, int):
+            raise WrongCheckpoint(
+                f"the checkpoint is not of a spooled query: it says {offset}",
+                hint="the queue was on another kind of broker; begin with a new checkpoint",
+            )
+        return number
+
+    def _check_start(self, spool: Spool, number: int) -> None:
+        """The checkpoint and the spool must have gone the same way."""
+        if not self._acks or not self._options.fail_on_data_loss:
+            return
+        if number > spool.last:
+            raise self._lost(spool, number)
+        if number < spool.settled:
+            raise DataLost(
+                f"the checkpoint is at batch {number} of the spool at {self._place}, which is settled up to "
+                f"{spool.settled}: another checkpoint was used in between",
+                hint="what that read is not in this query's result; failOnDataLoss=false goes on without it",
+            )
+
+    def _lost(self, spool: Spool, number: int) -> DataLost:
+        if number <= spool.settled:
+            return DataLost(
+                f"batch {number} is settled, and no longer in the spool at {self._place}",
+                hint="Spark asks for a batch that it had committed: asynchronous progress tracking, or an "
+                "older copy of the checkpoint; failOnDataLoss=false goes on without it",
+            )
+        return DataLost(
+            f"the checkpoint names batch {number}, the spool at {self._place} ends at {spool.last}",
+            hint="the spool was deleted, or is another one; failOnDataLoss=false goes on with what comes",
+        )
+
+    # the spool and the queue
+
+    def _opened(self) -> Spool:
+        """The spool, which must still be this run's."""
+        if self._spool is None:
+            if not self._acks:
+                self._place.delete_all()  # what an earlier run tried out has gone back to the queue
+            options = self._options
+            assert options.cursor is not None
+            spool = Spool(
+                self._place,
+                vhost=options.vhost,
+                queue=options.subject,
+                cursor=options.cursor,
+                window_s=options.dedup_window_s,
+            )
+            spool.open()
+            self._spool = spool
+        else:
+            self._spool.check()
+        return self._spool
+
+    def _consuming_since(self) -> int:
+        """Begins to consume; how many messages were there then."""
+        if self._consumer is not None:
+            return self._consumer.ready() or 0
+        wanted = 2 * (self._options.max_messages or BATCH_MESSAGES)
+        consumer = QueueConsumer(self._options, prefetch=min(wanted, PREFETCH_MAX))
+        try:
+            ready = consumer.open()
+        except BaseException:
+            consumer.close()
+            raise
+        self._consumer = consumer
+        return ready
+
+    def _settle(self, spool: Spool, number: int) -> None:
+        """Spark has committed everything up to this batch."""
+        spool.settle(number)
+        done = [batch for batch in self._unsettled if batch <= number]
+        deliveries = [delivery for batch in done for delivery in self._unsettled[batch]]
+        if deliveries and self._acks and self._consumer is not None:
+            self._consumer.ack(deliveries)
+        for batch in done:
+            del self._unsettled[batch]
+
+    def _spool_more(self, spool: Spool, limit: ReadLimit) -> int | None:
+        """The next batch, out of what is delivered; None if nothing new is."""
+        if self._consumer is None:
+            self._consuming_since()
+        assert self._consumer is not None
+        max_messages, max_bytes = self._limits(limit)
+        patient_until_s = time.monotonic() + _PATIENCE_S
+        while self._budget is None or self._budget > 0:
+            room = max_messages if self._budget is None else min(max_messages, self._budget)
+            taken = self._consumer.take(max_messages=room, max_bytes=max_bytes, wait_s=_WAIT_S)
+            new = self._without_known(spool, taken)
+            if self._budget is not None:  # copies of what this run has taken were counted before
+                self._budget -= len(new.messages if self._consumer.interrupted else taken)
+            if new.messages:
+                chunks = chunks_of(new.messages, spool.next_offset, at_least=self._options.min_partitions)
+                batch = spool.write(chunks, ids_of(list(new.digests)))
+                self._keep(batch, new.messages + new.copies)
+                return batch
+            if taken:
+                continue
+            if self._budget is None:
+                return None
+            if self._consumer.ready() == 0 or time.monotonic() > patient_until_s:
+                self._budget = 0
+        return None
+
+    def _limits(self, limit: ReadLimit) -> tuple[int, int | None]:
+        options = self._options
+        if isinstance(limit, ReadMaxRows):
+            own = limit.max_rows == (options.max_messages or BATCH_MESSAGES)
+            return limit.max_rows, options.max_bytes if own else None
+        if isinstance(limit, ReadMaxBytes):
+            return PREFETCH_MAX, limit.max_bytes
+        return PREFETCH_MAX, None
+
+    def _without_known(self, spool: Spool, taken: list[Delivery]) -> _New:
+        """Copies of what is settled are acked, copies of what is not wait until it is."""
+        new = _New()
+        settled: list[Delivery] = []
+        for delivery, said, batch in self._looked_up(spool, taken):
+            if batch == SETTLED:
+                settled.append(delivery)
+            elif batch != NEW:
+                self._keep(batch, [delivery])
+            elif said in new.digests:
+                new.copies.append(delivery)
+            else:
+                new.messages.append(delivery)
+                if said:
+                    new.digests[said] = None
+                continue
+            self._warn_of_copies(delivery)
+        if settled and self._acks and self._consumer is not None:
+            spool.check()
+            self._consumer.ack(settled)
+        return new
+
+    def _looked_up(self, spool: Spool, taken: list[Delivery]) -> list[tuple[Delivery, bytes, int]]:
+        """Each with what stands for it, if it has an id, and where it is in the spool."""
+        said = [digest(name, each.body) if (name := _message_id(each)) else b"" for each in taken]
+        if not all(said):
+            self._warn_once(
+                f"messages of queue '{self._options.subject}' have no message_id: they are read at least "
+                "once, and may be read twice after a lost connection or a restart"
+            )
+        found = iter(spool.find(ids_of([each for each in said if each])).tolist())
+        return [
+            (delivery, each, next(found) if each else NEW) for delivery, each in zip(taken, said, strict=True)
+        ]
+
+    def _keep(self, batch: int, deliveries: list[Delivery]) -> None:
+        """Until the batch is settled; what they hold is in the spool."""
+        for delivery in deliveries:
+            delivery.body = delivery.header = b""
+        self._unsettled.setdefault(batch, []).extend(deliveries)
+
+    def _warn_of_copies(self, delivery: Delivery) -> None:
+        if not delivery.wire_redelivered:
+            self._warn_once(
+                f"queue '{self._options.subject}' holds messages that have message_id and body of others and "
+                "are no redeliveries: of such messages one is read, within dedupWindow"
+            )
+
+    def _warn_once(self, sentence: str) -> None:
+        if sentence not in self._warned:
+            self._warned.add(sentence)
+            warnings.warn(sentence, RuntimeWarning, stacklevel=2)
+
+
+def _message_id(delivery: Delivery) -> str | None:
+    try:
+        return delivery.message_id
+    except ConversionError:  # whoever reads the properties later is told
+        return None
+
+
+def _split(manifests: list[Manifest], at_least: int) -> list[InputPartition]:
+    """Neighbouring chunks of a file go together, up to a size that leaves enough partitions."""
+    total_bytes = sum(size for manifest in manifests for _, size in manifest.chunks)
+    share = min(_PARTITION_BYTES, max(1, total_bytes // max(1, at_least)))
+    found: list[InputPartition] = []
+    for manifest in manifests:
+        first = size = 0
+        for index, (_, chunk_bytes) in enumerate(manifest.chunks):
+            if index > first and size + chunk_bytes / 2 > share:
+                found.append(SpoolPartition(manifest.file, first, index))
+                first, size = index, 0
+            size += chunk_bytes
+        found.append(SpoolPartition(manifest.file, first, len(manifest.chunks)))
+    return found

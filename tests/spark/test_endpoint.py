@@ -1,0 +1,58 @@
+"""Which broker it is: found over AMQP, and a Leveret is never taken for something else."""
+
+import threading
+
+import pytest
+
+from leveret.spark.endpoint import find
+from leveret.spark.errors import BrokerAway, BrokerRefused
+from leveret.spark.options import SourceOptions
+from leveret.testing.broker import Broker
+
+
+def options(url: str, **given: str) -> SourceOptions:
+    return SourceOptions.parse({"url": url, "queue": "q", "brokerTimeout": "5s", **given})
+
+
+def test_a_leveret_says_where_its_flight_endpoint_is(leveret):
+    found = find(options(leveret.url))
+    assert (found.product, found.location) == ("Leveret", f"grpc+tcp://127.0.0.1:{leveret.endpoint.port}")
+    assert "guest" not in repr(found)
+
+
+@pytest.mark.needs_rabbitmq
+def test_a_rabbitmq_is_served_over_amqp(rabbitmq):
+    found = find(options(rabbitmq.url))
+    assert (found.product, found.is_leveret) == ("RabbitMQ", False)
+
+
+def test_the_first_url_that_answers_is_used(leveret):
+    found = find(options(f"amqp://guest:guest@127.0.0.1:1/,{leveret.url}"))
+    assert found.is_leveret
+
+
+def test_a_leveret_without_flight_is_refused_and_not_read_in_another_way():
+    with (
+        Broker() as broker,
+        pytest.raises(BrokerAway, match=r"offered no Flight endpoint for 0.3 s \(start it"),
+    ):
+        find(options(broker.url, brokerTimeout="300ms"))
+
+
+def test_a_leveret_whose_flight_endpoint_still_starts_is_waited_for():
+    with Broker() as broker:
+
+        def advertise() -> None:
+            broker.server.broker.advertised.update(flight_port=7777, flight_tls=False)
+
+        timer = threading.Timer(0.3, lambda: broker.call(advertise))
+        timer.start()
+        try:
+            assert find(options(broker.url)).location == "grpc+tcp://127.0.0.1:7777"
+        finally:
+            timer.join()
+
+
+def test_a_login_that_is_refused_is_not_tried_for_long(leveret):
+    with pytest.raises(BrokerRefused, match="check url, user, password and vhost"):
+        find(options(leveret.url, password="wrong"))

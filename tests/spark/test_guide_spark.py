@@ -1,0 +1,281 @@
+"""Holds the guide's pages about Spark against the sources, and runs their code.
+
+Each block of Python in `spark.md` is run in order, in a session; a streaming DataFrame that a block makes is
+then read to its end. Blocks whose URL names `rabbitmq` run against one, all others against Leveret.
+"""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from leveret.broker import leases as broker_leases
+from leveret.broker import stages as broker_stages
+from leveret.client import Binding, BlockingConnection, Exchange, Queue, Topology
+from leveret.spark import columns, options, rows
+from leveret.spark import leases as spark_leases
+from leveret.spark.datasource import LeveretDataSource
+from leveret.spark.errors import SparkSideError
+from leveret.spark.options import SinkOptions, SourceOptions
+from leveret.spark.spooled import BATCH_MESSAGES, PREFETCH_MAX
+from leveret.testing.broker import Broker
+from tests.spark import cluster, spooling, test_streams
+from tests.spark.queues import publish, reader
+
+ROOT = Path(__file__).parents[2]
+GUIDE = ROOT / "docs" / "guide"
+SOURCES = ROOT / "src" / "leveret"
+PAGE = (GUIDE / "spark.md").read_text(encoding="utf-8")
+CLUSTER_PAGE = (GUIDE / "spark-cluster.md").read_text(encoding="utf-8")
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+README_URL = "amqp://guest:guest@127.0.0.1:5672/"
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+URL = "amqp://guest:guest@localhost/"
+RABBITMQ_URL = "amqp://guest:guest@rabbitmq/"
+WAIT_S = 120
+TOPOLOGY = Topology(Queue("orders"), Exchange("shop", "topic"), Binding("shop", "orders", "order.#"))
+
+
+def table(heading: str, *, number: int = 0, page: str = PAGE) -> list[list[str]]:
+    """The rows of a section's table, cell by cell, without its header."""
+    _, _, behind = page.partition(f"\n{heading}\n")
+    section = re.split(r"^#+ ", behind, maxsplit=1, flags=re.MULTILINE)[0]
+    found = re.findall(r"^\|.*\n\|[-|]+\n((?:\|.*\n)+)", section, re.MULTILINE)
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in found[number].splitlines()]
+
+
+def quoted(cell: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", cell)
+
+
+# --- code ------------------------------------------------------------------------------------------------
+
+
+def run_blocks(spark: SparkSession, place: Path, *, named: str, url: str, fill: Callable[[], None]) -> int:
+    """Those that connect to `named`, at `url`, each with messages of `fill` to read; how many there were."""
+    names: dict[str, Any] = {"spark": spark}
+    blocks = [block for block in BLOCK.findall(PAGE) if named in block]
+    for count, block in enumerate(blocks):
+        fill()
+        known = dict(names)
+        exec(block.replace(named, url).replace("/lake/", f"{place}/lake/"), names)
+        for name, made in names.items():
+            if known.get(name) is not made and isinstance(made, DataFrame) and made.isStreaming:
+                fill()
+                assert rows_in(made, place / f"{count}-{name}") > 0
+    return len(blocks)
+
+
+def rows_in(frame: DataFrame, checkpoint: Path) -> int:
+    writing = frame.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
+    query = writing.trigger(availableNow=True).start()
+    assert query.awaitTermination(WAIT_S)
+    return sum(progress["numInputRows"] for progress in query.recentProgress)
+
+
+@pytest.mark.needs_java
+@pytest.mark.timeout(600)
+def test_the_code_of_the_page_runs(spark: SparkSession, own_leveret: Broker, tmp_path: Path):
+    with BlockingConnection(own_leveret.url, topology=TOPOLOGY):
+        pass
+
+    def fill() -> None:
+        publish(own_leveret.url, "orders", [b'{"id": 1, "items": []}', b"?"])
+
+    assert run_blocks(spark, tmp_path, named=URL, url=own_leveret.url, fill=fill) == 4
+    table = spark.read.parquet(str(tmp_path / "lake" / "orders"))
+    assert table.count() == 2
+
+
+@pytest.mark.needs_java
+@pytest.mark.timeout(600)
+def test_the_code_of_the_readme_runs(spark: SparkSession, own_leveret: Broker, tmp_path: Path):
+    publish(own_leveret.url, "orders", [b"one", b"two"])
+    (block,) = (found for found in BLOCK.findall(README) if "leveret.spark" in found)
+    exec(block.replace(README_URL, own_leveret.url).replace('"lake/', f'"{tmp_path}/lake/'), {})
+    assert spark.read.parquet(str(tmp_path / "lake" / "orders")).count() == 2
+
+
+@pytest.mark.needs_java
+@pytest.mark.needs_rabbitmq
+@pytest.mark.timeout(600)
+def test_the_code_about_other_brokers_runs(spark: SparkSession, rabbitmq: Any, tmp_path: Path):
+    test_streams.declare(rabbitmq.url, "events")
+
+    def fill() -> None:
+        spooling.publish(rabbitmq.url, "orders", ["one", "two"])
+        test_streams.append(rabbitmq.url, "events", ["one", "two"])
+
+    assert run_blocks(spark, tmp_path, named=RABBITMQ_URL, url=rabbitmq.url, fill=fill) == 2
+
+
+# --- tables ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("heading", "known", "kind"),
+    [
+        ("## Options of the source", options._SOURCE, SourceOptions),
+        ("## The sink", options._SINK, SinkOptions),
+    ],
+)
+def test_every_option_is_in_its_table_with_its_default(heading: str, known: Any, kind: type):
+    said = {name: row[1].strip("`") for row in table(heading) for name in quoted(row[0])}
+    assert said.keys() == known.keys()
+    defaults = kind()
+    for name, (field, parse) in known.items():
+        default = getattr(defaults, field)
+        if default not in (None, "") and said[name]:  # else it is told in words, or above
+            assert parse(said[name]) == default, name
+
+
+def test_the_options_are_those_that_the_class_documents():
+    """The docstring of the data source is the manual that PySpark shows."""
+    manual = LeveretDataSource.__doc__ or ""
+    missing = [name for name in {**options._SOURCE, **options._SINK} if not re.search(rf"\b{name}\b", manual)]
+    assert missing == []
+
+
+def test_the_columns_of_the_source_are_those_of_the_code():
+    body = StructType([StructField("id", LongType())])
+    chosen = SourceOptions(queue="q", decode="json", body_type=body, include_properties=True)
+    found = {field.name: field.dataType.simpleString() for field in columns.schema_of(chosen)}
+    said = {name: row[1] for row in table("## Columns") for name in quoted(row[0])}
+    assert said.keys() == found.keys()
+    assert said.pop("body") == "binary, string or struct"
+    assert {name: kind.replace("&lt;", "<").replace("&gt;", ">") for name, kind in said.items()} == {
+        name: kind for name, kind in found.items() if name != "body"
+    }
+
+
+def test_the_columns_of_the_sink_are_those_of_the_code():
+    said = {name: row[1] for row in table("## The sink", number=1) for name in quoted(row[0])}
+    shown = {name: kind.replace("&lt;", "<").replace("&gt;", ">") for name, kind in said.items()}
+    assert shown == {name: kind for name, (kind, _) in rows._COLUMNS.items()}
+    ignored = re.search(r"mean nothing for a new message are ignored: (.*?)\. So", PAGE, re.DOTALL)
+    assert ignored is not None
+    assert set(quoted(ignored[1])) == rows._IGNORED
+
+
+@pytest.mark.parametrize(
+    ("words", "found", "said"),
+    [
+        ("no task has more than 262,144 messages", spark_leases._TASK_MESSAGES_MAX, 262_144),
+        ("then at most 65,536 messages too", broker_leases._WEIGHED_MAX, 65_536),
+        ("1 to 200 printable bytes", broker_leases._QUERY_BYTES_MAX, 200),
+        ("| 20,000 messages |", BATCH_MESSAGES, 20_000),
+        ("(20,000 without it, 65,535 at most)", PREFETCH_MAX, 65_535),
+        ("10,000 queries are remembered", broker_stages.QUERIES_MAX, 10_000),
+    ],
+)
+def test_a_number_in_the_text_is_the_one_in_the_code(words: str, found: int, said: int):
+    assert words in " ".join(PAGE.split())
+    assert found == said
+
+
+# --- what is said when something is wrong ----------------------------------------------------------------
+
+
+def stream_of(**given: str) -> Callable[[Broker], object]:
+    """A query that begins as Spark begins it."""
+    return lambda broker: _begun({"url": broker.url, "brokerTimeout": "10s"} | given)
+
+
+def _begun(given: dict[str, str]) -> object:
+    made = reader(**given)
+    return made.latestOffset(made.initialOffset(), made.getDefaultReadLimit())
+
+
+def sink_of(*names: str, overwrite: bool = False, **given: str) -> Callable[[Broker], object]:
+    schema = StructType([StructField(name, StringType()) for name in names])
+    return lambda broker: LeveretDataSource({"url": broker.url} | given).writer(schema, overwrite)
+
+
+def _another_schema(broker: Broker) -> object:
+    schema = StructType([StructField("id", LongType())])
+    return LeveretDataSource({"url": broker.url, "queue": "a"}).reader(schema)
+
+
+def _another_queue(broker: Broker) -> object:
+    given = {"url": broker.url, "cursor": "c"}
+    before = reader(**given, queue="a").initialOffset()
+    now = reader(**given, queue="b")
+    return now.latestOffset(before, now.getDefaultReadLimit())
+
+
+WRONG: dict[str, Callable[[Broker], object]] = {
+    "an unknown option": stream_of(ques="a"),
+    "neither queue nor stream": stream_of(cursor="c"),
+    "no cursor": stream_of(queue="a"),
+    "a value that is none": stream_of(queue="a", cursor="c", leaseTimeout="soon"),
+    "a range on a stream of batches": stream_of(queue="a", cursor="c", startingOffset="5"),
+    "JSON without a schema": stream_of(queue="a", cursor="c", decode="json"),
+    "asynchronous progress tracking": stream_of(queue="a", cursor="c", asyncProgressTrackingEnabled="true"),
+    "a schema that does not fit": _another_schema,
+    "no such queue": stream_of(queue="nowhere", cursor="c"),
+    "the wrong password": stream_of(queue="a", cursor="c", password="wrong"),
+    "a checkpoint of another queue": _another_queue,
+    "rows without a body": sink_of("app_id", routingKey="a"),
+    "a column that means nothing": sink_of("boddy", routingKey="a"),
+    "nowhere to go": sink_of("body"),
+    "overwriting": sink_of("body", overwrite=True, routingKey="a"),
+}
+SAID = {row[0]: row[1].strip("`") for row in table("## When something is wrong")}
+
+
+def test_every_mistake_of_the_table_is_made_here():
+    assert SAID.keys() == WRONG.keys()
+
+
+@pytest.mark.parametrize("mistake", WRONG)
+def test_a_mistake_is_answered_with_the_sentence_of_the_table(leveret: Broker, mistake: str):
+    for queue in "ab":
+        publish(leveret.url, queue, [])
+    with pytest.raises(SparkSideError) as raised:
+        WRONG[mistake](leveret)
+    assert SAID[mistake] in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_the_failures_of_running_queries_are_words_of_the_sources():
+    """Sentences are written over several lines there."""
+    sources = "\n".join(
+        file.read_text(encoding="utf-8")
+        for folder in ("spark", "broker")
+        for file in (SOURCES / folder).glob("*.py")
+    )
+    joined = re.sub(r'"\s*\n\s*f?"', "", sources)
+    said = [text for row in table("## When something is wrong", number=1) for text in quoted(row[0])]
+    assert len(said) > 5
+    assert [text for text in said if text not in joined] == []
+
+
+# --- the page about clusters, the architecture -----------------------------------------------------------
+
+
+def test_the_packages_that_executors_need_are_those_that_the_cluster_tests_give_them():
+    said = {name for row in table("## What has to be where", page=CLUSTER_PAGE) for name in quoted(row[0])}
+    assert set(cluster.PACKAGES) <= said
+
+
+def test_the_architecture_names_every_file():
+    text = (ROOT / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    folders = ("flight", "spark", "server/flight", "broker")
+    files = [file for folder in folders for file in (SOURCES / folder).glob("[!_]*.py")]
+    missing = [str(file.relative_to(SOURCES)) for file in files if f"{file.name}`" not in text]
+    assert missing == []
+
+
+@pytest.mark.parametrize("page", ["spark.md", "spark-cluster.md"])
+def test_links_lead_somewhere(page: str):
+    text = (GUIDE / page).read_text(encoding="utf-8")
+    for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([\w-]+))?\)", text):
+        file = (GUIDE / target).resolve() if target else GUIDE / page
+        assert file.exists(), f"{page} leads to {target}"
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", file.read_text(encoding="utf-8"), re.MULTILINE)
+            assert anchor in {re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-") for each in headings}
