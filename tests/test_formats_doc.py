@@ -12,9 +12,10 @@ from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 import pytest
 
-from leveret.broker import dedup, sequences
+from leveret.broker import dedup, leases, sequences, sidelogs, stages
 from leveret.storage import (
     ackset,
     chunks,
@@ -58,6 +59,8 @@ RECORDS = [Record(offset, TIME_US, *message) for offset, message in enumerate(ME
 SETTLED = Entry(Kind.SETTLED, [(0, 1)], Outcome.ACKED, b"c1", 0, TIME_US)
 RETURNED = Entry(Kind.RETURNED, [(3, 5), (9, 10)], 1, b"c1", TIME_US + 5_000_000, TIME_US)
 OFFSETS = OffsetSet([(3, 5), (9, 10), (65_536, 131_072)])
+LEASE = leases.LeaseNote("lake", 12, [(5, 9), (1000, 1001)], 6, {8: 1})
+NOTES = (leases.QueryNote, leases.LeaseNote, stages.StageNote, stages.CommitNote)
 LAYOUTS = {
     "File header": formats._FIELDS.format + "Q",
     "Whole file": durable._LENGTHS.format,
@@ -204,6 +207,7 @@ EXAMPLES: dict[str, Callable[[], bytes]] = {
     "offset-set": OFFSETS.encode,
     "snapshot": lambda: snapped().encode(),
     "dedup": lambda: bytes([dedup.Kind.KNOWN]) + sequences.encode_entry(b"p7", OffsetSet([(3, 5), (9, 10)])),
+    "note": lambda: msgspec.msgpack.encode(LEASE),
 }
 
 
@@ -255,6 +259,18 @@ def test_the_lists_of_a_checkpoint_have_the_fields_of_the_code():
     assert column("checkpoint.md", "| field | type | meaning |", 0) == list(DOCUMENT)
 
 
+def test_the_notes_have_the_fields_of_the_code():
+    found = re.findall(r"^\| (\d+) \| `(\w+)` \|", PAGES["notes.md"], re.MULTILINE)
+    wanted = [(str(kind.__struct_config__.tag), *kind.__struct_fields__) for kind in NOTES]
+    assert found == [(str(place), name) for fields in wanted for place, name in enumerate(fields)]
+
+
+def test_the_labels_of_logs_beside_a_queue_are_those_of_the_code():
+    labels = [sidelogs.label(sidelogs.LEASES, 17), sidelogs.label(sidelogs.STAGES, "/")]
+    assert column("notes.md", "| label | log of | made |", 0) == labels
+    assert f"`{sidelogs.label(sidelogs.DEDUP, 17)}`" in PAGES["dedup.md"]
+
+
 @pytest.mark.parametrize(
     ("page", "words", "found", "said"),
     [
@@ -275,6 +291,7 @@ def test_the_lists_of_a_checkpoint_have_the_fields_of_the_code():
         ("cursor.md", "8,192 bytes", chunks.BITMAP_BYTES, 8192),
         ("dedup.md", "at most 255", sequences.PRODUCER_BYTES_MAX, 255),
         ("dedup.md", "have 64 KiB", dedup.WHOLE_AFTER_BYTES, 64 << 10),
+        ("notes.md", "at most 10,000 in a virtual host", stages.QUERIES_MAX, 10_000),
     ],
 )
 def test_a_number_in_the_text_is_the_one_in_the_code(page, words, found, said):
@@ -373,6 +390,11 @@ def test_the_snapshot_of_the_example_is_read():
     assert list(state.delays()) == [(5, TIME_US + 5_000_000)]
     assert state.counts == {2: 1, 5: 1}
     assert state.mark == cursor.MARK_AHEAD
+
+
+def test_the_note_of_the_example_is_read():
+    kinds = msgspec.msgpack.Decoder(leases.QueryNote | leases.LeaseNote)
+    assert kinds.decode(SHOWN["note"]) == LEASE
 
 
 # links
