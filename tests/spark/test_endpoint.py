@@ -20,6 +20,11 @@ def test_a_leveret_says_where_its_flight_endpoint_is(leveret):
     assert "guest" not in repr(found)
 
 
+def test_behind_a_mapped_port_the_user_says_where_flight_is(leveret):
+    found = find(options(leveret.url, flightUrl="grpc+tcp://gate:443"))
+    assert found.location == "grpc+tcp://gate:443"
+
+
 @pytest.mark.needs_rabbitmq
 def test_a_rabbitmq_is_served_over_amqp(rabbitmq):
     found = find(options(rabbitmq.url))

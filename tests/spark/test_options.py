@@ -78,6 +78,7 @@ def test_a_stream_starts_at_any_position(text, position):
         ({"jsonSchema": "a INT"}, "option jsonSchema is given without decode=json"),
         ({"url": "http://secret@host/"}, "option url is not an AMQP URL"),
         ({"url": "amqp://a/x,amqp://b/y"}, "name different vhosts: x, y"),
+        ({"flightUrl": "http://somewhere"}, "option flightUrl is not like grpc+tcp://host:port"),
         ({"tlsCaFile": "/nowhere.pem"}, "option tlsCaFile: /nowhere.pem can't be read"),
         ({"startingTimestamp": "noon"}, "is not an ISO timestamp"),
         ({"asyncProgressTrackingEnabled": "true"}, "asynchronous progress tracking can't be used"),

@@ -13,10 +13,12 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from leveret.client import BlockingConnection, Message
 from leveret.spark.errors import BadOption, BrokerAway, BrokerRefused, DataLost, WrongCheckpoint
 from leveret.spark.options import SourceOptions
+from leveret.spark.spooled import SpoolStreamReader
 from leveret.spark.streams import StreamBatchReader, StreamReader
 from tests.client.proxy import DELIVERED_BODY, Proxy
 from tests.client.stage import dead_url
 from tests.spark.spooling import WAIT_S, publish, ready, wait_until
+from tests.spark.spooling import options as spool_options
 
 pytestmark = pytest.mark.needs_rabbitmq
 
@@ -348,3 +350,20 @@ def test_spark_reads_a_stream_and_goes_on_where_it_was(spark, rabbitmq, stream, 
         found = table.select("offset", "body").orderBy("offset").collect()
         assert [tuple(row) for row in found] == numbered(start + count)
         append(rabbitmq.url, stream, bodies(300, 500))
+
+
+def test_a_stream_that_is_named_as_a_queue_is_noticed(rabbitmq, stream, tmp_path):
+    reader = SpoolStreamReader(spool_options(rabbitmq.url, stream, tmp_path))
+    try:
+        start = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+        append(rabbitmq.url, stream, ["one", "two"])
+        with pytest.raises(BadOption, match="is a stream, not a queue"):
+            until_noticed(lambda: reader.latestOffset(start, ReadAllAvailable()))
+    finally:
+        reader.stop()
+
+
+def until_noticed(look: Callable[[], object]) -> None:
+    deadline_s = time.monotonic() + WAIT_S
+    while time.monotonic() < deadline_s:
+        look()

@@ -58,6 +58,7 @@ class LeveretDataSource(DataSource):
     url                    AMQP URL, or several with commas; amqp://guest:guest@localhost:5672/ by default
     user, password         win over those of the URL; never shown in plans, logs or checkpoints
     tlsCaFile              certificates to trust, a PEM file that driver and executors can read
+    flightUrl              where Flight is reached, grpc+tcp://host:port, if not where the broker says
     brokerTimeout          how long a broker that is away is waited for; 60s
     queue                  what is read; or, on RabbitMQ:
     stream                 a stream, by its offsets
@@ -79,9 +80,10 @@ class LeveretDataSource(DataSource):
     ackMode                commit (default), or none: nothing is acked or held, for trying a query out
     ====================== ================================================================================
 
-    Options of the sink: url, user, password, tlsCaFile, brokerTimeout as above; exchange, routingKey (where
-    no column says it), mandatory (true: a row that no queue takes fails the batch), unroutableExchange (where
-    such rows go instead), stageTimeout (24h), queryName (the query's identity, for exactly once).
+    Options of the sink: url, user, password, tlsCaFile, flightUrl, brokerTimeout as above; exchange,
+    routingKey (where no column says it), mandatory (true: a row that no queue takes fails the batch),
+    unroutableExchange (where such rows go instead), stageTimeout (24h), queryName (the query's identity,
+    for exactly once).
     """
 
     @classmethod

@@ -22,6 +22,8 @@ SCHEMA: Final[pa.Schema] = READ_WITH_HEADERS.append(pa.field("redelivered", pa.b
     pa.field("delivery_count", pa.int32())
 )
 """Of the spool's files."""
+STREAM_OFFSET: Final = "x-stream-offset"
+"""Where a consumer of a stream begins, and, in a message, where that is."""
 _CHUNK_MESSAGES: Final = 8_192
 _CHUNK_BYTES: Final = 16 << 20
 

@@ -71,7 +71,8 @@ def _ask(options: BrokerOptions, timeout_s: float) -> Endpoint:
         if session is None:
             raise BrokerAway(f"the broker at {options.where} has hung up")
         product = str(session.server.get("product", "an unknown broker"))
-        return Endpoint(options, product, _location(session.server, session.endpoint.host))
+        location = _location(session.server, session.endpoint.host)
+        return Endpoint(options, product, location and (options.flight_url or location))
     finally:
         connection.close()
 

@@ -25,10 +25,10 @@ from leveret.client.intake import Intake, Subscription
 from leveret.client.message import Timestamp  # type: ignore[attr-defined]
 from leveret.client.questions import depth
 from leveret.spark.consuming import connected, explained
+from leveret.spark.deliveries import STREAM_OFFSET
 from leveret.spark.errors import BadOption, BrokerAway
 from leveret.spark.options import SourceOptions
 
-_OFFSET: Final = "x-stream-offset"
 _PREFETCH: Final = 5_000
 _LOOK_S: Final = 0.05
 _QUIET_S: Final = 0.1
@@ -45,7 +45,7 @@ _T = TypeVar("_T")
 
 
 def offset_of(delivery: Delivery) -> int:
-    found = delivery.headers.get(_OFFSET)
+    found = delivery.headers.get(STREAM_OFFSET)
     if not isinstance(found, int):
         raise _no_stream(delivery.queue)
     return found
@@ -57,7 +57,7 @@ def _no_stream(name: str) -> BadOption:
 
 def _is_a_queue(error: ClientError | None) -> bool:
     """RabbitMQ refuses an offset where there are none; other brokers ignore it, and `offset_of` tells."""
-    return isinstance(error, ChannelClosed) and error.code == 406 and _OFFSET in error.text
+    return isinstance(error, ChannelClosed) and error.code == 406 and STREAM_OFFSET in error.text
 
 
 class _Run:
@@ -70,7 +70,7 @@ class _Run:
         self.ended = False
         self._intake = Intake(
             connection.connection,
-            Subscription(stream, prefetch, arguments={_OFFSET: place}),
+            Subscription(stream, prefetch, arguments={STREAM_OFFSET: place}),
             deliver=self._deliver,
             stale=lambda _: None,
             codecs=Codecs(),

@@ -39,6 +39,8 @@ class BrokerOptions:
     user: str | None = None
     password: str | None = None
     tls_ca_file: str | None = None
+    flight_url: str | None = None
+    """Where Flight is reached, if not where the broker says: behind a mapped port."""
     broker_timeout_s: float = 60.0
 
     def __repr__(self) -> str:
@@ -265,6 +267,12 @@ def _position(value: str) -> Position:
         raise ValueError("is not earliest, latest, an offset or an ISO timestamp") from None
 
 
+def _flight_url(value: str) -> str:
+    if not re.fullmatch(r"grpc\+(tcp|tls)://[^@/]+:[0-9]+", value):
+        raise ValueError("is not like grpc+tcp://host:port or grpc+tls://host:port")
+    return value
+
+
 def _one_of(*words: str) -> Callable[[str], str]:
     def parse(value: str) -> str:
         if value.lower() not in words:
@@ -280,6 +288,7 @@ _BROKER: Final[_Table] = {
     "user": ("user", _text),
     "password": ("password", _any_text),
     "tlsCaFile": ("tls_ca_file", _text),
+    "flightUrl": ("flight_url", _flight_url),
     "brokerTimeout": ("broker_timeout_s", _duration),
 }
 _SOURCE: Final[_Table] = {
@@ -344,7 +353,7 @@ def _parsed(name: str, value: str, parse: Callable[[str], Any]) -> Any:
     try:
         return parse(value)
     except ValueError as error:
-        shown = "" if name in ("url", "password") else f" '{value}'"
+        shown = "" if name in ("url", "password", "flightUrl") else f" '{value}'"
         raise BadOption(f"option {name}{shown} {error}") from None
 
 

@@ -28,7 +28,7 @@ from leveret.client.delivery import Delivery
 from leveret.client.errors import ConversionError
 from leveret.spark.columns import Columns
 from leveret.spark.consuming import QueueConsumer
-from leveret.spark.deliveries import chunks_of
+from leveret.spark.deliveries import STREAM_OFFSET, chunks_of
 from leveret.spark.errors import BadOption, DataLost, SparkSideError, WrongCheckpoint
 from leveret.spark.known import digest, ids_of
 from leveret.spark.options import SourceOptions
@@ -274,6 +274,7 @@ class SpoolStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         while self._budget is None or self._budget > 0:
             room = max_messages if self._budget is None else min(max_messages, self._budget)
             taken = self._consumer.take(max_messages=room, max_bytes=max_bytes, wait_s=_WAIT_S)
+            self._refuse_streams(taken)
             new = self._without_known(spool, taken)
             if self._budget is not None:  # copies of what this run has taken were counted before
                 self._budget -= len(new.messages if self._consumer.interrupted else taken)
@@ -298,6 +299,13 @@ class SpoolStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if isinstance(limit, ReadMaxBytes):
             return PREFETCH_MAX, limit.max_bytes
         return PREFETCH_MAX, None
+
+    def _refuse_streams(self, taken: list[Delivery]) -> None:
+        """A stream can be consumed like a queue, but its messages stay: they are read by their offsets."""
+        if taken and STREAM_OFFSET in taken[0].headers:
+            raise BadOption(
+                f"'{self._options.queue}' is a stream, not a queue", hint="name it with option stream"
+            )
 
     def _without_known(self, spool: Spool, taken: list[Delivery]) -> _New:
         """Copies of what is settled are acked, copies of what is not wait until it is."""
