@@ -4,7 +4,7 @@ BIN   := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test interop lint format types bench docs clean
+.PHONY: help setup run test soak interop lint format types bench docs clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,6 +21,9 @@ run: $(READY) ## Run the broker on this machine; stop it with Ctrl-C
 test: $(READY) ## Run every test; leveret.storage must be covered whole, branches included
 	$(BIN)/pytest -n 2 --dist loadfile --cov=leveret.storage --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
 
+soak: $(READY) ## Kill everything around Spark queries, again and again; LEVERET_SOAK_ROUNDS times each
+	LEVERET_SOAK=1 $(BIN)/pytest -s tests/soak
+
 interop: $(READY) ## Run the tests with clients of all languages; those of others than Python are built first
 	LEVERET_INTEROP_ALL=1 $(BIN)/pytest tests/interop
 
@@ -35,10 +38,11 @@ format: $(READY) ## Format the code and mend what can be mended automatically
 types: $(READY) ## Check the types of the package
 	$(BIN)/mypy --strict src
 
-bench: $(READY) ## Measure store, broker and toolkit beside RabbitMQ, aio-pika and pika, on this machine
+bench: $(READY) ## Measure store, broker, toolkit and Spark side beside RabbitMQ, aio-pika and pika, on this machine
 	$(BIN)/python -m bench.storage
 	$(BIN)/python -m bench.broker
 	$(BIN)/python -m bench.client
+	$(BIN)/python -m bench.spark
 
 docs: $(READY) ## Write the pages that are generated: docs/guide/compatibility.md, from the tests
 	$(BIN)/python -m tests.compatibility

@@ -1,0 +1,26 @@
+"""Queries from a queue of RabbitMQ, whose messages have ids, to tables, while everything is killed."""
+
+import pytest
+
+from tests.soak.gated import SOURCE_PHASES, WRITTEN
+from tests.soak.pipeline import EACH, FILE
+from tests.soak.settings import CELL_TIMEOUT_S, Setting, cells
+
+pytestmark = [pytest.mark.needs_java, pytest.mark.needs_rabbitmq, pytest.mark.timeout(CELL_TIMEOUT_S)]
+
+LOCAL = Setting((FILE, EACH), on_rabbitmq=True)
+VICTIMS = {
+    "python-worker": LOCAL,
+    "broker": LOCAL,
+    "network": LOCAL._replace(networked=True),
+    "driver": None,
+}
+
+
+@cells(
+    VICTIMS,
+    {phase: EACH if phase == WRITTEN else FILE for phase in SOURCE_PHASES},
+    on_rabbitmq=True,
+)
+def test_a_table_has_every_message_once_and_the_queue_is_empty(stage, setting, victim, phase, kind):
+    stage.play(setting, kind, victim=victim, phase=phase)
