@@ -22,7 +22,7 @@ test: $(READY) ## Run every test; leveret.storage must be covered whole, branche
 	$(BIN)/pytest -n 2 --dist loadfile --cov=leveret.storage --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
 
 soak: $(READY) ## Kill everything around Spark queries, again and again; LEVERET_SOAK_ROUNDS times each
-	LEVERET_SOAK=1 $(BIN)/pytest -s tests/soak
+	LEVERET_SOAK=1 $(BIN)/pytest -s tests/soak tests/spark/test_sink.py tests/spark/test_killed_driver.py
 
 interop: $(READY) ## Run the tests with clients of all languages; those of others than Python are built first
 	LEVERET_INTEROP_ALL=1 $(BIN)/pytest tests/interop

@@ -1,6 +1,14 @@
 """The settings of Spark in tests: small, quiet, nothing listening that need not."""
 
+import os
+
+import pytest
+
+JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""A JVM that lives for seconds: the second compiler would cost more than it gains."""
 SETTINGS = {
+    "spark.driver.extraJavaOptions": JAVA,
+    "spark.executor.extraJavaOptions": JAVA,
     "spark.ui.enabled": "false",
     "spark.driver.memory": "1g",
     "spark.driver.host": "127.0.0.1",
@@ -11,3 +19,8 @@ SETTINGS = {
     "spark.sql.streaming.stopTimeout": "30s",
     "spark.sql.streaming.noDataProgressEventInterval": "100ms",
 }
+
+only_in_soak = pytest.mark.skipif(
+    not os.environ.get("LEVERET_SOAK"), reason="`make soak` runs it: others like it run here"
+)
+"""For kills that are like others which every run of the tests has."""

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.spark.queues import bodies, publish
+from tests.spark.settings import only_in_soak
 
 pytestmark = [pytest.mark.needs_java, pytest.mark.timeout(900)]
 
@@ -70,7 +71,7 @@ def table(place: Path) -> list[bytes]:
     return found
 
 
-@pytest.mark.parametrize("moment", ["started", "batch 1"])
+@pytest.mark.parametrize("moment", [pytest.param("started", marks=only_in_soak), "batch 1"])
 def test_a_killed_driver_is_restarted_and_the_table_is_exact(leveret, fresh, tmp_path, moment):
     queue = fresh("queue")
     publish(leveret.url, queue, bodies(0, 3000))
