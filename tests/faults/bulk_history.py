@@ -56,6 +56,8 @@ class BulkHistory:
         self.batch = 0
         self.rows: dict[int, list[bytes]] = {}
         """What the writer's batches consist of."""
+        self.staged: list[str] = []
+        """Stages of the present batch that are whole and durable: they can be committed at any time."""
         self.shown: set[int] = set()
         """Batches whose commit was answered."""
         self.broker: Broker
@@ -125,7 +127,7 @@ class BulkHistory:
     # the writer
 
     def stage(self) -> None:
-        """Tasks of the present batch, one of which was tried twice; then it commits, or aborts, or falls."""
+        """Tasks of the present batch, one of which was tried twice; then it commits, or aborts, or waits."""
         rows = self.rows.setdefault(self.batch, [b"b%d.%d" % (self.batch, n) for n in range(6)])
         attempt = self.random.getrandbits(32)
         stages = []
@@ -135,10 +137,14 @@ class BulkHistory:
                 if self.write(name, rows[3 * task : 3 * task + 3]) is None:
                     return
             stages.append(name)
+        if not self.sync():
+            return
+        self.staged = stages
         if self.random.random() < 0.2:
+            self.staged = []
             self.ask(actions.Abort("/", WRITER, self.batch, []))
-        elif self.random.random() < 0.8:
-            self._commit(stages)
+        elif self.random.random() < 0.6:
+            self.commit()
 
     def write(self, stage: str, bodies: list[bytes]) -> actions.Done | None:
         descriptor = StageDescriptor("/", WRITER, self.batch, stage, 3600.0)
@@ -147,9 +153,13 @@ class BulkHistory:
         answer = self.answers.stage("guest", descriptor, rows)
         return answer if isinstance(answer, actions.Done) else None
 
-    def _commit(self, stages: list[str]) -> None:
-        answer = self.ask(actions.Commit("/", WRITER, self.batch, stages))
+    def commit(self) -> None:
+        """Of what was staged, perhaps a crash ago."""
+        if not self.staged:
+            return
+        answer = self.ask(actions.Commit("/", WRITER, self.batch, self.staged))
         if isinstance(answer, actions.Committed):
+            self.staged = []
             self.shown.add(self.batch)
             self.confirmed.update(self.rows[self.batch])
             self.batch += 1

@@ -22,7 +22,7 @@ LIVES = 4
 
 
 def step(history: BulkHistory, random: Random) -> None:
-    match random.choices(range(9), [20, 30, 12, 6, 4, 5, 2, 3, 2])[0]:
+    match random.choices(range(10), [20, 30, 12, 6, 4, 5, 2, 3, 2, 6])[0]:
         case 0:
             history.publish(random.randrange(1, 12))
         case 1:
@@ -41,6 +41,8 @@ def step(history: BulkHistory, random: Random) -> None:
             history.heal()
         case 8:
             history.take_over()
+        case 9:
+            history.commit()
 
 
 def live(history: BulkHistory, random: Random) -> None:

@@ -165,23 +165,26 @@ class FlightEndpoint:
             case wire.Ask():
                 self._turns.begin()
                 answer = self._answers.to(question.user, actions.decode_request(question.request))
-                self._reply_durable(number, answer, writer)
+                self._reply(number, answer, writer, durable=True)
             case wire.Stage():
                 self._turns.begin()
                 descriptor = tickets.decode_descriptor(question.descriptor)
                 answer = self._answers.stage(question.user, descriptor, question.rows)
-                writer.write(wire.frame(number, wire.Answered(actions.encode(answer))))
+                self._reply(number, answer, writer, durable=not question.rows)
             case wire.View():
                 task = asyncio.create_task(self._view(number, question, writer))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
 
-    def _reply_durable(self, number: int, answer: actions.Answer, writer: asyncio.StreamWriter) -> None:
+    def _reply(
+        self, number: int, answer: actions.Answer, writer: asyncio.StreamWriter, *, durable: bool
+    ) -> None:
+        """At once, or when what it says is `durable`; a refusal says nothing of the kind."""
         reply = wire.frame(number, wire.Answered(actions.encode(answer)))
-        if isinstance(answer, actions.Refused):
-            writer.write(reply)
-        else:
+        if durable and not isinstance(answer, actions.Refused):
             self._broker.when_durable(lambda: writer.write(reply))
+        else:
+            writer.write(reply)
 
     async def _view(self, number: int, question: wire.View, writer: asyncio.StreamWriter) -> None:
         """What is in memory is written first, because the process reads files."""

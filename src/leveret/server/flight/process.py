@@ -194,10 +194,14 @@ class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
         for chunk in reader:
             rows = list(zip(*(column.to_pylist() for column in chunk.data.columns), strict=True))
             for some in _slices(rows):
-                reply = self._line.ask(wire.Stage(user, descriptor.command, some))
-                assert isinstance(reply, wire.Answered)
-                if not isinstance(actions.decode_answer(reply.answer), actions.Done):
-                    raise _error(_refused(reply))
+                self._stage(wire.Stage(user, descriptor.command, some))
+        self._stage(wire.Stage(user, descriptor.command, []))
+
+    def _stage(self, rows: wire.Stage) -> None:
+        reply = self._line.ask(rows)
+        assert isinstance(reply, wire.Answered)
+        if not isinstance(actions.decode_answer(reply.answer), actions.Done):
+            raise _error(_refused(reply))
 
     # who it is
 

@@ -54,7 +54,10 @@ class View(_Message, frozen=True):
 
 
 class Stage(_Message, frozen=True):
-    """Rows of a stage: exchange, routing key, content header, body."""
+    """Rows of a stage: exchange, routing key, content header, body.
+
+    Without rows it is the end of a write: the answer comes when everything before it is durable.
+    """
 
     user: str
     descriptor: bytes
