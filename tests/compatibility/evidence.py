@@ -20,6 +20,8 @@ SCENARIOS = "tests/differential/scenarios/"
 WITHOUT_A_BROKER = ("amqp", "broker", "compatibility", "differential", "properties", "storage")
 TESTS_SHOWN_MAX = 3
 SCENARIOS_SHOWN_MAX = 2
+OTHER_SUBJECTS = ("spark", "soak")
+"""Folders whose tests name properties and arguments too, and show nothing of AMQP."""
 OPTIONS = {"auto_ack": "no_ack", "global_qos": "global_", "type": "message_type"}  # as pika calls them
 _PAMQP = re.compile(r"(Connection|Channel|Exchange|Queue|Basic|Confirm|Tx)\.[A-Z]\w+")
 
@@ -178,6 +180,8 @@ def all_tests() -> tuple[Test, ...]:
     """Every scenario and every test that talks to a broker."""
     found: list[Test] = []
     for path in sorted((ROOT / "tests").glob("*/**/*.py")):
+        if path.relative_to(ROOT / "tests").parts[0] in OTHER_SUBJECTS:
+            continue
         place = path.relative_to(ROOT).as_posix()
         is_scenario = place.startswith(SCENARIOS) and path.name != "__init__.py"
         folder = place.split("/")[1]

@@ -20,7 +20,7 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from xxhash import xxh3_64_intdigest
 
-from leveret.storage.formats import HEADER_BYTES
+from leveret.storage.formats import HEADER_BYTES, VERSION
 from leveret.testing.broker import Broker
 from tests.e2e.broker_workers import (
     DEAD,
@@ -167,7 +167,7 @@ def _newer(directory: Path) -> str:
     fields = bytearray(data[: HEADER_BYTES - 8])
     fields[8] += 1
     path.write_bytes(bytes(fields) + xxh3_64_intdigest(fields).to_bytes(8, "little") + data[HEADER_BYTES:])
-    return f"{path.name} has format version 2"
+    return f"{path.name} has format version {VERSION + 1}"
 
 
 @pytest.mark.parametrize("spoil", [_not_ours, _damaged, _newer])

@@ -24,6 +24,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -283,8 +284,9 @@ def main() -> None:
         broker.tell(wire.Failed(str(error)))
         return
     broker.tell(wire.Ready(server.port))
-    broker.listen()
-    os._exit(0)  # calls under way wait for a broker that is gone
+    with suppress(OSError):  # a broker that is killed while it is asked something resets the line
+        broker.listen()
+    os._exit(0)  # at once: calls under way wait for a broker that is gone, and the port must be free
 
 
 if __name__ == "__main__":
