@@ -7,7 +7,7 @@ import pytest
 from tests.faults.history import History
 
 FIRST = int(os.environ.get("LEVERET_SEED", "0"))
-HISTORIES = int(os.environ.get("LEVERET_HISTORIES", "3000"))
+HISTORIES = int(os.environ.get("LEVERET_HISTORIES", "2000"))
 GROUPS = 20
 
 

@@ -15,7 +15,7 @@ from leveret.testing.disk import CutAt, PowerCut
 from tests.faults.dedup_history import TRANSIENT, DedupHistory, Name
 
 FIRST = int(os.environ.get("LEVERET_SEED", "0"))
-HISTORIES = int(os.environ.get("LEVERET_HISTORIES", "300"))
+HISTORIES = int(os.environ.get("LEVERET_HISTORIES", "180"))
 GROUPS = 6
 LIVES = 4
 

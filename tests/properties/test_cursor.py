@@ -301,4 +301,4 @@ class Cursors(RuleBasedStateMachine):
 
 
 TestCursors = Cursors.TestCase
-TestCursors.settings = settings(max_examples=200, stateful_step_count=40)
+TestCursors.settings = settings(max_examples=100, stateful_step_count=40)

@@ -293,4 +293,4 @@ class Machine(RuleBasedStateMachine):
 STATES = (READY, IN_FLIGHT, DELAYED, SETTLED)
 
 TestProgress = Machine.TestCase
-TestProgress.settings = settings(max_examples=100, stateful_step_count=40)
+TestProgress.settings = settings(max_examples=60, stateful_step_count=40)
