@@ -105,6 +105,13 @@ class TestLeases:
         assert (refused.code, refused.kind) == (406, "settled")
         assert "was it restored" in refused.hint
 
+    def test_a_checkpoint_from_before_the_acks_is_refused_and_skips_nothing(self, bulk, queue):
+        epoch = opened(bulk, queue)
+        bulk.ask(actions.Lease("/", queue, "nightly", epoch, 0, max_messages=3))
+        bulk.ask(actions.Lease("/", queue, "nightly", epoch, 1, settle_only=True))
+        epoch = opened(bulk, queue)
+        assert bulk.ask(actions.Lease("/", queue, "nightly", epoch, 0)).kind == "settled"
+
     def test_another_run_takes_over_and_the_first_is_refused(self, bulk, queue):
         first = opened(bulk, queue)
         bulk.ask(actions.Lease("/", queue, "nightly", first, 0))

@@ -174,6 +174,8 @@ class Leases:
         Who asks for the next one has not begun with it. So one that has expired is passed over: its messages
         are in the queue, or in a later one.
         """
+        if start < query.settled:  # what was acked since is not in what the query has: never silently
+            raise self._lost(query, start + 1)
         following = min((number for number in query.leases if number > start), default=None)
         if following is not None:
             return following
