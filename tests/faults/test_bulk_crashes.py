@@ -8,8 +8,10 @@ from random import Random
 
 import pytest
 
+from leveret.amqp.properties import encode
 from leveret.broker import stages
 from leveret.flight import actions
+from leveret.flight.tickets import StageDescriptor
 from leveret.storage.errors import WriteFailed
 from leveret.storage.records import Message
 from leveret.testing.disk import CutAt, PowerCut
@@ -121,6 +123,18 @@ def test_what_was_transient_is_in_no_lease_after_a_restart() -> None:
     assert history.plan(2) == [b"m0"]
     history.ask(actions.Lease("/", "q", QUERY, history.epoch, 2))
     assert not history.queue("q").progress.in_flight
+
+
+def test_transient_rows_of_a_stage_end_with_the_process_and_count_nowhere() -> None:
+    history = BulkHistory(1)
+    descriptor = StageDescriptor("/", "w", 0, "task", 3600.0)
+    rows = [(b"", b"q", encode({"delivery_mode": mode}, 1), b"x") for mode in (1, 1, 2)]
+    history.answers.stage("guest", descriptor, rows)
+    assert (history.queue("q").hidden, history.queue("q").unacked) == (3, 0)
+    history.restart()
+    assert (history.queue("q").hidden, history.queue("q").unacked) == (1, 0)
+    history.ask(actions.Commit("/", "w", 0, ["task"]))
+    assert (history.queue("q").ready, history.queue("q").hidden) == (1, 0)
 
 
 def test_what_is_leased_and_in_no_note_goes_back() -> None:

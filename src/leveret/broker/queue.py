@@ -86,8 +86,6 @@ class Queue:
         self.dedup = dedup
         """What it remembers of publishes, where it stores each once."""
         self.leases: Leases | None = None
-        self.hidden = 0
-        """How many rows of batches that are not committed are in it: in flight, and nobody's."""
         self.consumers = Consumers(single_active=arguments.single_active_consumer)
         self.deleted = False
         self.defined = 0
@@ -129,6 +127,12 @@ class Queue:
     @property
     def unacked(self) -> int:
         return len(self.progress.in_flight) - self.hidden
+
+    @property
+    def hidden(self) -> int:
+        """How many rows of batches that are not committed are in it: in flight, and nobody's."""
+        stages = self.vhost.stages
+        return 0 if stages is None else len(stages.hidden(self))
 
     @property
     def delayed(self) -> int:

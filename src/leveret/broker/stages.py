@@ -27,7 +27,7 @@ from leveret.broker.notes import Change, Notes
 from leveret.storage.errors import StorageError
 from leveret.storage.journal import Outcome
 from leveret.storage.log import Log
-from leveret.storage.offsets import Range
+from leveret.storage.offsets import OffsetSet, Range
 from leveret.storage.records import Message
 from leveret.storage.transaction import Transaction
 
@@ -126,11 +126,13 @@ class Stages:
     def log(self) -> Log:
         return self._notes.log
 
-    def hidden(self, queue: Queue) -> list[Range]:
+    def hidden(self, queue: Queue) -> OffsetSet:
         """What of a queue nobody may see yet."""
         id_ = queue.log.id
+        leased = queue.progress.leased
         parts = (part for parts in self._stages.values() for part in parts)
-        return sorted((start, stop) for part in parts for log, start, stop in part.places if log == id_)
+        places = ((start, stop) for part in parts for log, start, stop in part.places if log == id_)
+        return OffsetSet(each for start, stop in places for each in leased.ranges(start, stop))
 
     # writing
 
@@ -308,7 +310,6 @@ class Stages:
 
     def _add(self, note: StageNote) -> None:
         self._stages.setdefault(note.name, []).append(note)
-        self._count(note, 1)
         timers = self._vhost.broker.timers
         timers.set((self, note.name), note.due_us, lambda: self._expire(note.name))
 
@@ -323,15 +324,8 @@ class Stages:
 
     def _forget(self, names: Iterable[StageName]) -> None:
         for name in names:
-            for part in self._stages.pop(name):
-                self._count(part, -1)
+            del self._stages[name]
             self._vhost.broker.timers.cancel((self, name))
-
-    def _count(self, part: StageNote, sign: int) -> None:
-        for log, start, stop in part.places:
-            queue = self._queues.get(log)
-            if queue is not None:
-                queue.hidden += sign * (stop - start)
 
     def _forgotten(self, query: str) -> list[str]:
         """Of too many queries the one that has not committed for longest.

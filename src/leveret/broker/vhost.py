@@ -258,7 +258,7 @@ class VirtualHost:
         for queue in self.queues.values():
             accounted = [] if queue.leases is None else list(queue.leases.held())
             if self.stages is not None:
-                accounted += self.stages.hidden(queue)
+                accounted += self.stages.hidden(queue).ranges()
             give_back_strays(queue, accounted)
 
     # bindings

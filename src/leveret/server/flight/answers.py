@@ -105,7 +105,7 @@ class Answers:
         start = max(request.start, progress.low)
         present = OffsetSet(progress.settled.unsettled(start, stop) if start < stop else ())
         if queue.vhost.stages is not None:
-            present.remove_many(queue.vhost.stages.hidden(queue))
+            present.remove_many(list(queue.vhost.stages.hidden(queue).ranges()))
         ranges = list(present.ranges())
         held = {offset: count for offset, count in progress.counts.items() if offset in present}
         portion = actions.Portion(pack_ranges(ranges), len(present), progress.redelivered_below, held)
