@@ -148,8 +148,11 @@ class BulkHistory:
 
     def write(self, stage: str, bodies: list[bytes]) -> actions.Done | None:
         descriptor = StageDescriptor("/", WRITER, self.batch, stage, 3600.0)
-        header = encode({"delivery_mode": 2}, 0)
-        rows = [(b"", queue.encode(), header, body) for body in bodies for queue in QUEUES]
+        rows = [
+            (b"", queue.encode(), encode({"delivery_mode": 2}, len(body)), body)
+            for body in bodies
+            for queue in QUEUES
+        ]
         answer = self.answers.stage("guest", descriptor, rows)
         return answer if isinstance(answer, actions.Done) else None
 

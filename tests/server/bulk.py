@@ -31,6 +31,16 @@ class Bulk:
         return self.client.do_get(flight.Ticket(tickets.encode(ticket)), self.options).read_all()
 
     def write(self, descriptor: StageDescriptor, rows: list[tuple[bytes, bytes, bytes, bytes]]) -> None:
+        """The size of a body is put into its content header."""
+        sized = [
+            (exchange, key, header[:4] + len(body).to_bytes(8) + header[12:], body)
+            for exchange, key, header, body in rows
+        ]
+        self.write_as_they_are(descriptor, sized)
+
+    def write_as_they_are(
+        self, descriptor: StageDescriptor, rows: list[tuple[bytes, bytes, bytes, bytes]]
+    ) -> None:
         command = flight.FlightDescriptor.for_command(tickets.encode(descriptor))
         writer, _ = self.client.do_put(command, schemas.WRITE, self.options)
         columns = [pa.array(column, pa.binary()) for column in zip(*rows, strict=True)]

@@ -331,6 +331,17 @@ class TestStages:
             bulk.write(StageDescriptor("/", f"w-{name}", 0, "task", 60.0), rows)
         assert refusal(caught.value).kind == "full"
 
+    @pytest.mark.parametrize("header", [b"", b"\x00\x3c\x00\x00", HEADER, HEADER[:11], b"x" + HEADER[1:]])
+    def test_a_header_that_is_not_that_of_its_body_is_refused(self, bulk, queue, header):
+        descriptor = StageDescriptor("/", f"w-{queue}", 0, "task", 60.0)
+        with pytest.raises(flight.FlightServerError, match="does not belong to its body"):
+            bulk.write_as_they_are(descriptor, [(b"", queue.encode(), header, b"longer")])
+
+    def test_names_that_amqp_has_no_room_for_are_refused(self, bulk, queue):
+        descriptor = StageDescriptor("/", f"w-{queue}", 0, "task", 60.0, mandatory=False)
+        with pytest.raises(flight.FlightServerError):
+            bulk.write(descriptor, [(b"x" * 300, b"", HEADER, b"x"), (b"", b"x" * 300, HEADER, b"x")])
+
     def test_copies_and_senders_count_as_with_any_publish(self, broker, bulk, queue):
         copied = encode({"headers": {"CC": [queue]}, "user_id": "guest"}, 1)
         forged = encode({"user_id": "somebody"}, 1)

@@ -41,6 +41,10 @@ Row = tuple[bytes, bytes, bytes, bytes]
 QUERIES_MAX: Final = 10_000
 """Of so many queries the last committed batch is remembered."""
 _AGAIN_US: Final = 1_000_000
+_CONTENT: Final = b"\x00\x3c\x00\x00"
+"""What a content header begins with: class and weight; the size of the body follows, then flags."""
+_SIZE_AT: Final = 4
+_FLAGS_AT: Final = 12
 
 
 class StageName(NamedTuple):
@@ -172,6 +176,8 @@ class Stages:
         found: dict[Queue, list[Message]] = {}
         seen = self._vhost.broker.seen_headers
         for exchange, key, header, body in rows:
+            if header[:_SIZE_AT] != _CONTENT or int.from_bytes(header[_SIZE_AT:_FLAGS_AT]) != len(body):
+                raise PreconditionFailed("a row's content header does not belong to its body")
             meaning = publishing.look_at(seen, header)
             queues = known.get((exchange, key))
             if queues is None or meaning == publishing.SPECIAL:
@@ -263,7 +269,9 @@ class Stages:
         self._forget([*chosen, *others])
         for queue, ranges in places.items():
             queue.came_back(ranges)
-        return sum(part.rows for part in shown)
+        rows = sum(part.rows for part in shown)
+        self._vhost.broker.counters.published += rows
+        return rows
 
     def abort(self, query: str, batch: int, stages: Iterable[str]) -> None:
         """Drops these stages of a batch, or all of them if none is named."""
