@@ -33,7 +33,7 @@ N = TypeVar("N", bound=Note)
 
 
 class Notes(Generic[N]):
-    """`notes.of(("query", "nightly"))`; changes are made with a `Change`."""
+    """What holds now, by iterating; changes are made with `change`, as a part of a transaction."""
 
     def __init__(self, store: Store, kinds: type[N], *, label: str, log: Log | None = None) -> None:
         """Over this log, if there is one from before."""

@@ -136,17 +136,17 @@ def _any_dedup(queues: Sequence[Queue]) -> bool:
     return any(queue.dedup is not None for queue in queues)
 
 
-def look_closely(user: User, key: str, header: bytes) -> tuple[list[str], bytes, int]:
-    """Of a header that is `SPECIAL`: all keys of its message, what is kept of it, and what that means."""
+def look_closely(user: User, header: bytes) -> int:
+    """What a header means that may be `SPECIAL`; whether it may say what it does."""
     peek = properties.peek(header)
+    _check_mode(peek.delivery_mode)
     if peek.user_id is not None:
         _check_user(user, peek.user_id)
-    keys, header = _copies(key, header)
     flags = PERSISTENT if peek.persistent else 0
     if peek.expiration is not None:
         parse_expiration(peek.expiration)
         flags |= EXPIRES
-    return keys, header, flags | peek.priority << 8
+    return flags | peek.priority << 8
 
 
 def look_at(seen: dict[bytes, int], header: bytes) -> int:
@@ -178,15 +178,15 @@ def look_at(seen: dict[bytes, int], header: bytes) -> int:
 def _publish_singly(channel: Channel, route: Route, contents: Sequence[tuple[bytes, bytes]]) -> None:
     """One by one, because headers decide: where it goes, who sent it, who answers."""
     for header, body in contents:
-        _check_mode(properties.peek(header).delivery_mode)
-        keys, kept, meaning = look_closely(channel.connection.user, route.key, header)
-        kept = replyto.answerable(channel, kept)
+        meaning = look_closely(channel.connection.user, header)
+        header = replyto.answerable(channel, header)
         if replyto.is_reply_key(route.key) and not route.exchange.name:
-            _accept_reply(channel, route, kept, body)
+            _accept_reply(channel, route, header, body)
             continue
-        queues = tuple(channel.vhost.route_message(route.exchange, keys, kept))
+        keys, header = copies(route.key, header)
+        queues = tuple(channel.vhost.route_message(route.exchange, keys, header))
         flags = meaning & 0xFF
-        message = Message(route.exchange_bytes, route.key_bytes, kept, body, flags, meaning >> 8)
+        message = Message(route.exchange_bytes, route.key_bytes, header, body, flags, meaning >> 8)
         single = route._replace(
             queues=queues,
             refusing=any(map(overflow.refuses, queues)),
@@ -209,7 +209,7 @@ def _check_user(user: User, user_id: bytes) -> None:
         )
 
 
-def _copies(key: str, header: bytes) -> tuple[list[str], bytes]:
+def copies(key: str, header: bytes) -> tuple[list[str], bytes]:
     """All routing keys of a message, and its header without the blind copies."""
     headers = properties.headers_of(header)
     keys = [key]

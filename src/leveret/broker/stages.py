@@ -206,7 +206,8 @@ class Stages:
         keys = [to_text(key)]
         special = meaning == publishing.SPECIAL
         if special:
-            keys, header, meaning = publishing.look_closely(terms.user, to_text(key), header)
+            meaning = publishing.look_closely(terms.user, header)
+            keys, header = publishing.copies(to_text(key), header)
         by_headers = vhost.looks_at_headers(exchange)
         return vhost.route_message(exchange, keys, header), header, meaning, not (special or by_headers)
 

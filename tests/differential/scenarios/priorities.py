@@ -62,7 +62,7 @@ def a_low_priority_expires_when_it_is_the_head(play: Play) -> None:
     play.hide_counts("q")
     channel.queue_declare("q", arguments=letters | {"x-max-priority": 2})
     channel.publish("high, lasting", key="q", priority=2)
-    channel.publish("low, expiring", key="q", priority=0, expiration="5")
+    channel.publish("low, expiring", key="q", priority=0, expiration="500")  # the get comes first
     channel.basic_get("q", no_ack=True)
     play.await_count("dead", 1)
     _take_all(channel, "dead")
