@@ -1,11 +1,16 @@
 """The settings of Spark in tests: small, quiet, nothing listening that need not."""
 
 import os
+import sys
+from pathlib import Path
 
 import pytest
 
-JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+ARCHIVE = Path(sys.prefix) / "spark.jsa"
+"""Classes as a JVM has them in memory: `archive` makes it, and a JVM that can't use it does without."""
+JIT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """A JVM that lives for seconds: the second compiler would cost more than it gains."""
+JAVA = f"{JIT} -XX:SharedArchiveFile={ARCHIVE} -Xshare:auto -Xlog:cds=off -Xlog:cds+dynamic=off"
 SETTINGS = {
     "spark.driver.extraJavaOptions": JAVA,
     "spark.executor.extraJavaOptions": JAVA,
