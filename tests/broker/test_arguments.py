@@ -15,7 +15,7 @@ from leveret.broker.arguments import (
     alternate_exchange,
     check_consumer,
     check_equivalent,
-    check_quorum,
+    check_lasting,
     check_same,
     check_server_named,
     consumer_priority,
@@ -160,7 +160,7 @@ class TestQueues:
     @pytest.mark.parametrize(
         ("argument", "value", "wrong"),
         [
-            ("x-queue-type", "stream", "\"unsupported queue type 'stream'\""),
+            ("x-queue-type", "streams", "\"unsupported queue type 'streams'\""),
             ("x-delivery-limit", -1, "{value_negative,-1}"),
             ("x-delivery-limit", "a", '"expected integer, got longstr"'),
             ("x-consumer-timeout", 0, "{value_zero,0}"),
@@ -232,9 +232,9 @@ class TestQueues:
         )
 
 
-class TestQuorumQueues:
+class TestQuorumQueuesAndStreams:
     def test_a_durable_shared_lasting_queue_is_fine(self) -> None:
-        check_quorum(queue="q", vhost="/", durable=True, exclusive=False, auto_delete=False)
+        check_lasting(queue="q", vhost="/", durable=True, exclusive=False, auto_delete=False)
 
     @pytest.mark.parametrize(
         ("durable", "exclusive", "auto_delete", "name"),
@@ -249,13 +249,13 @@ class TestQuorumQueues:
         self, durable: bool, exclusive: bool, auto_delete: bool, name: str
     ) -> None:
         with pytest.raises(PreconditionFailed) as refused:
-            check_quorum(queue="q", vhost="/", durable=durable, exclusive=exclusive, auto_delete=auto_delete)
+            check_lasting(queue="q", vhost="/", durable=durable, exclusive=exclusive, auto_delete=auto_delete)
         assert refused.value.sentence == f"invalid property '{name}' for queue 'q' in vhost '/'"
 
     def test_they_need_a_name(self) -> None:
-        check_server_named(parse({}))
+        check_server_named({})
         with pytest.raises(PreconditionFailed) as refused:
-            check_server_named(parse({"x-queue-type": "quorum"}))
+            check_server_named({"x-queue-type": "quorum"})
         assert refused.value.sentence == "Cannot declare a server-named queue for type rabbit_quorum_queue"
 
 

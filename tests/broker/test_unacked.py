@@ -69,9 +69,8 @@ def test_zero_is_everything() -> None:
 
 def test_what_one_holder_has() -> None:
     unacked = some()
-    assert unacked.oldest("b").start == 6
     assert sorted(flat(unacked.take_holder("a"))) == [1, 2, 3, 4, 5]
-    assert unacked.oldest("a") is None
+    assert not unacked.has_any(1, 6)
     assert unacked.take(6, 7)[1] is None
 
 
@@ -153,10 +152,10 @@ class Against(RuleBasedStateMachine):
         assert flat(list(self.unacked)) == self.model
         assert self.unacked.count == len(self.model)
         assert [run.start for run in self.unacked] == self.unacked._starts == sorted(self.unacked._starts)
-        for holder in "abc":
-            oldest = self.unacked.oldest(holder)
-            expected = min((tag for tag, entry in self.model.items() if entry[1] == holder), default=None)
-            assert (oldest.start if oldest else None) == expected
+        for start, stop in ((0, 3), (2, 3 + self.next_tag // 2), (self.next_tag // 2, self.next_tag + 2)):
+            expected = [tag for tag in sorted(self.model) if start <= tag < stop]
+            assert list(flat(self.unacked.within(start, stop))) == expected
+            assert self.unacked.has_any(start, stop) == bool(expected)
 
 
 Against.TestCase.settings = settings(max_examples=150, stateful_step_count=30)

@@ -225,9 +225,9 @@ EXCHANGE_TYPES = (
     ),
     claim(
         "x-consistent-hash",
-        LATER,
-        "RabbitMQ's plugin of this name. 503 for now, as without the plugin.",
-        words="types_of_exchanges",
+        SUPPORTED,
+        "As RabbitMQ's plugin of this name; a change of bindings moves only their share of the keys.",
+        words="each_message_goes_to_one_queue one_queue_takes_everything keys_of_bindings",
     ),
     claim(
         "other plugins' types",
@@ -243,8 +243,18 @@ EXCHANGE_ARGUMENTS = (
         "alternate-exchange", SUPPORTED, "", words="an_alternate alternates what_an_exchange_can_not_route"
     ),
     claim("x-delayed-type", LATER, "With `x-delayed-message`."),
-    claim("hash-header", LATER, "With `x-consistent-hash`."),
-    claim("hash-property", LATER, "With `x-consistent-hash`."),
+    claim(
+        "hash-header",
+        SUPPORTED,
+        "With `x-consistent-hash`.",
+        words="a_header_or_property one_queue_takes_everything",
+    ),
+    claim(
+        "hash-property",
+        SUPPORTED,
+        "With `x-consistent-hash`.",
+        words="a_header_or_property properties_are_hashed",
+    ),
     claim(
         "any other",
         IGNORED,

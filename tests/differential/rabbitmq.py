@@ -87,7 +87,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def environment(directory: Path, *, port: int, dist_port: int, epmd_port: int) -> dict[str, str]:
-    (directory / "enabled_plugins").write_text("[].\n")
+    (directory / "enabled_plugins").write_text("[rabbitmq_consistent_hash_exchange].\n")
     (directory / "rabbitmq.conf").write_text(CONFIGURATION.format(port=port))
     cookie = directory / ".erlang.cookie"
     cookie.write_text(f"LEVERETDIFFERENTIAL{port}")

@@ -290,7 +290,7 @@ class BrokerHistory:
             for channel in client.wire.connection.channels.values():
                 buffered = channel.transaction.settlements if channel.transaction else []
                 for run in (*channel.unacked, *(run for taken, *_ in buffered for run in taken)):
-                    held.setdefault(run.holder.queue, set()).update(range(*run.offsets))
+                    held.setdefault(run.holder.source, set()).update(range(*run.offsets))
         for queue in self.broker.vhosts["/"].queues.values():
             in_flight = {
                 offset for start, stop in queue.progress.in_flight.ranges() for offset in range(start, stop)

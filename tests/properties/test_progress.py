@@ -37,6 +37,8 @@ class Known:
     due_us: int = 0
     count: int | None = None
     leased: bool = False
+    postponed: bool = False
+    why: bytes = b""
 
 
 class Machine(RuleBasedStateMachine):
@@ -50,6 +52,7 @@ class Machine(RuleBasedStateMachine):
         self.known: dict[int, Known] = {}
         self.next = start
         self.now_us = 100
+        self.watermark = 0
         self.extend(n, 1)
 
     # rules
@@ -105,14 +108,48 @@ class Machine(RuleBasedStateMachine):
         self.progress.drop(ranges)
         self.note(Kind.SETTLED, ranges, SETTLED, outcome=Outcome.PURGED)
 
-    @rule(data=st.data(), delay_us=st.sampled_from([0, 0, 1, 30, 500]), counted=st.booleans())
-    def give_back(self, data: st.DataObject, delay_us: int, counted: bool) -> None:
+    @rule(
+        data=st.data(),
+        delay_us=st.sampled_from([0, 0, 1, 30, 500]),
+        counted=st.booleans(),
+        why=st.sampled_from([b"", b"timed out"]),
+    )
+    def give_back(self, data: st.DataObject, delay_us: int, counted: bool, why: bytes) -> None:
         ranges = self.choose(data, IN_FLIGHT)
         due_us = self.now_us + delay_us if delay_us else 0
-        self.progress.give_back(ranges, not_before_us=due_us, counted=counted)
-        self.note(Kind.RETURNED, ranges, DELAYED if due_us else READY, outcome=counted, due_us=due_us)
+        self.progress.give_back(ranges, not_before_us=due_us, counted=counted, why=why)
+        state = DELAYED if due_us else READY
+        self.note(Kind.RETURNED, ranges, state, outcome=counted, due_us=due_us, why=why)
         for offset in offsets(ranges):
             self.known[offset].count = (self.known[offset].count or 0) + counted
+
+    @rule(data=st.data())
+    def seek(self, data: st.DataObject) -> None:
+        target = data.draw(st.integers(self.start, self.next))
+        present = [(self.start, self.next)] if self.start < self.next else []
+        assert self.progress.seek(target, present, self.next) == []
+        self.progress.prioritise((offset, each.priority) for offset, each in self.known.items())
+        self.journal.append(Entry(Kind.SOUGHT, [(0, target)]))
+        for offset, each in self.known.items():
+            self.known[offset] = Known(each.priority, READY if offset >= target else SETTLED)
+        self.watermark = 0
+
+    @rule(data=st.data())
+    def recall(self, data: st.DataObject) -> None:
+        ranges = self.choose(data, SETTLED)
+        if self.priorities:  # what is settled has lost its priority
+            return
+        self.progress.recall(ranges)
+        self.note(Kind.RECALLED, ranges, READY)
+        for offset in offsets(ranges):
+            self.known[offset].count = 0
+            self.known[offset].postponed = True
+
+    @rule(data=st.data())
+    def refuse_to_recall_what_is_not_settled(self, data: st.DataObject) -> None:
+        wrong = self.choose(data, READY, IN_FLIGHT, DELAYED)
+        if wrong:
+            self.refuse(BadRequest, wrong, self.progress.recall)
 
     @rule(step_us=st.integers(0, 200))
     def wait(self, step_us: int) -> None:
@@ -221,6 +258,13 @@ class Machine(RuleBasedStateMachine):
         assert (progress.next_due_us is None) <= (not where[DELAYED])
         unsettled = [offset for offset in known if known[offset].state != SETTLED]
         assert progress.low == min(unsettled, default=max(self.next, self.start))
+        postponed = [offset for offset in unsettled if known[offset].postponed]
+        assert offsets(progress.postponed.ranges()) == postponed
+        assert progress.reasons == {o: known[o].why for o in unsettled if known[o].why}
+        waited_for = [offset for offset in unsettled if offset not in postponed]
+        assert progress.watermark == min(waited_for, default=max(self.next, self.start))
+        assert progress.watermark >= self.watermark
+        self.watermark = progress.watermark
         assert all(progress.is_redelivered(o) == (known[o].count is not None) for o in unsettled)
         self.check_counts_within(self.next // 3, 2 * self.next // 3 + 1, where)
 
@@ -228,9 +272,11 @@ class Machine(RuleBasedStateMachine):
         inside = range(start, stop)
         ready = [offset for offset in where[READY] if offset in inside]
         busy = [offset for offset in where[IN_FLIGHT] + where[DELAYED] if offset in inside]
+        late = [offset for offset in ready if self.known[offset].postponed]
+        assert offsets(self.progress.never_taken(start, stop)) == sorted(set(ready) - set(late))
         unissued = max(0, stop - max(start, self.next))
         assert self.progress.ready_within(start, stop) == runs(ready)
-        assert self.progress.has_busy(start, stop) == bool(busy)
+        assert self.progress.has_busy(start, stop) == bool(busy or late)
         assert self.progress.unsettled_count(start, stop) == len(ready) + len(busy) + unissued
 
     @invariant()
@@ -280,14 +326,25 @@ class Machine(RuleBasedStateMachine):
         chosen = sorted(data.draw(st.sets(st.sampled_from(candidates), min_size=1, max_size=12)))
         return runs(chosen) if data.draw(st.booleans()) else singles(chosen)
 
-    def note(self, kind: Kind, ranges: list[Range], state: str, *, outcome: int = 0, due_us: int = 0) -> None:
-        self.journal.append(Entry(kind, ranges, int(outcome), b"", due_us))
+    def note(
+        self,
+        kind: Kind,
+        ranges: list[Range],
+        state: str,
+        *,
+        outcome: int = 0,
+        due_us: int = 0,
+        why: bytes = b"",
+    ) -> None:
+        self.journal.append(Entry(kind, ranges, int(outcome), b"", due_us, why=why))
         for offset in offsets(ranges):
             self.known[offset].state = state
             self.known[offset].due_us = due_us
             self.known[offset].leased = kind is Kind.LEASED
+            self.known[offset].postponed |= due_us > 0
+            self.known[offset].why = why or self.known[offset].why
             if state == SETTLED:
-                self.known[offset].count = None
+                self.known[offset] = Known(self.known[offset].priority, SETTLED)
 
 
 STATES = (READY, IN_FLIGHT, DELAYED, SETTLED)

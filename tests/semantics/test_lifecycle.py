@@ -55,6 +55,7 @@ def test_the_broker_says_what_it_is(connect: Callable[..., Client]) -> None:
             "direct_reply_to",
             "delayed_requeue",
             "publisher_dedup",
+            "consumer_groups",
         ),
         True,
     )

@@ -251,7 +251,6 @@ def test_a_delivery_is_given_back_once(channel: Channel) -> None:
     ("headers", "says"),
     [
         (None, "the header 'x-delivery-tag', an integer from 0 to 9223372036854775807; it is missing"),
-        ({"x-delivery-tag": 1}, "the header 'x-delay', an integer from 0 to 4294967295; it is missing"),
         ({"x-delivery-tag": "1", "x-delay": 1}, "it is of type longstr"),
         ({"x-delivery-tag": -1, "x-delay": 1}, "it is -1"),
         ({"x-delivery-tag": 1, "x-delay": True}, "it is of type bool"),

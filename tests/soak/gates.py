@@ -15,12 +15,18 @@ WAIT_S = 180.0
 LOOK_EVERY_S = 0.01
 
 
-def wait_until(holds: Callable[[], bool], what: Callable[[], str], *, timeout_s: float = WAIT_S) -> None:
+def wait_until(
+    holds: Callable[[], bool],
+    what: Callable[[], str],
+    *,
+    timeout_s: float = WAIT_S,
+    every_s: float = LOOK_EVERY_S,
+) -> None:
     """Looks now and then: what goes on inside other processes tells nobody that it happened."""
     deadline_s = time.monotonic() + timeout_s
     while not holds():
         assert time.monotonic() < deadline_s, f"not in {timeout_s:g} s: {what()}"
-        time.sleep(LOOK_EVERY_S)
+        time.sleep(every_s)
 
 
 class Gates:

@@ -26,6 +26,7 @@ from tests.spark.spooling import publish
 FILE, EACH, QUEUE = "file", "each", "queue"
 BATCH_MESSAGES = 60
 DRAIN_S = 240.0
+LOOK_EVERY_S = 0.1
 
 
 class Pipeline:
@@ -41,6 +42,7 @@ class Pipeline:
         self.target = f"{self.queue}.written"
         self._sent: list[str] = []
         self._read: dict[Path, list[str]] = {}
+        self._logged: dict[Path, list[Path]] = {}
         self.gates = Gates(self._place / "gates")
         publish(broker.url(), self.queue, [])
         publish(broker.url(), self.target, [])
@@ -92,13 +94,16 @@ class Pipeline:
 
     def wait_until_empty(self) -> None:
         """Until all has arrived and the broker has nothing left; then each message must have come once."""
-        wait_until(lambda: len(self.arrived()) >= len(self._sent), self._state, timeout_s=DRAIN_S)
-        wait_until(lambda: self._broker.left_in(self.queue) == (0, 0), self._state, timeout_s=DRAIN_S)
+        arrived = lambda: len(self.arrived()) >= len(self._sent)  # noqa: E731
+        empty = lambda: self._broker.left_in(self.queue) == (0, 0)  # noqa: E731
+        for each in (arrived, empty):
+            wait_until(each, self._state, timeout_s=DRAIN_S, every_s=LOOK_EVERY_S)
         self.check()
 
     def check(self) -> None:
         """From the beginning: nothing is remembered of what was read before."""
         self._read.clear()
+        self._logged.clear()
         expected, found = Counter(self._sent), Counter(self.arrived())
         missing, extra = sorted((expected - found).elements()), sorted((found - expected).elements())
         assert not missing, f"{len(missing)} messages are missing: {missing[:5]}…"
@@ -124,8 +129,11 @@ class Pipeline:
         if not log.exists():
             return set()
         entries = [file for file in log.iterdir() if not file.name.startswith(".")]
-        lines = (line for file in entries for line in _text(file).splitlines()[1:])
-        return {log.parent / Path(json.loads(line)["path"]).name for line in lines}
+        for file in entries:
+            if file not in self._logged:
+                lines = _text(file).splitlines()[1:]
+                self._logged[file] = [log.parent / Path(json.loads(line)["path"]).name for line in lines]
+        return {each for file in entries for each in self._logged[file]}
 
     def _in_batches(self) -> set[Path]:
         return {

@@ -96,9 +96,12 @@ class TestStream:
         views = [SegmentView(A, 3, pinned=True), SegmentView(B, 0)]
         assert plan(views, policy, NOW) == Plan(delete=[B], expire=[A])
 
-    def test_the_segment_that_is_appended_to_stays(self):
-        policy = Retention(keep_settled=True, max_age_us=1, max_bytes=1)
-        assert plan([SegmentView(A, 5, sealed=False)], policy, NOW) == Plan()
+    def test_the_segment_that_is_appended_to_stays_until_all_of_it_is_too_old(self):
+        views = [SegmentView(A, 5, sealed=False)]
+        assert plan(views, Retention(keep_settled=True, max_bytes=1), NOW) == Plan()
+        assert plan(views, Retention(keep_settled=True, max_age_us=NOW), NOW) == Plan()
+        old = Retention(keep_settled=True, max_age_us=1)
+        assert plan(views, old, NOW) == Plan(delete=[A], expire=[A])
 
 
 @pytest.mark.parametrize(

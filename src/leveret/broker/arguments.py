@@ -18,8 +18,10 @@ from leveret.amqp.tables import Value
 from leveret.broker.checks import (
     Check,
     Table,
+    age,
     boolean,
     dead_letter_routing_key,
+    duration_us,
     expiry,
     integer,
     lifetime,
@@ -36,9 +38,10 @@ from leveret.broker.terms import are_identical, as_term, as_text, quoted, type_n
 
 OVERFLOWS: Final = ("drop-head", "reject-publish", "reject-publish-dlx")
 TIMEOUT_ACTIONS: Final = ("cancel", "retry", "dead-letter")
-QUEUE_TYPES: Final = ("classic", "quorum")
+QUEUE_TYPES: Final = ("classic", "quorum", "stream")
 DEFAULT_RETRY_MULTIPLIER: Final = 2.0
 DEFAULT_DEDUP_WINDOW: Final = 100_000
+SEGMENT_BYTES_MAX: Final = 3_000_000_000
 
 _T = TypeVar("_T")
 _PLAIN_ATOM: Final = re.compile(r"[a-z][A-Za-z0-9_@]*")
@@ -56,6 +59,9 @@ _CHECKS: Final[Mapping[str, Check]] = {
     "x-dead-letter-strategy": one_of(("at-most-once", "at-least-once"), lambda _: "invalid_dlx_strategy"),
     "x-max-length": not_negative,
     "x-max-length-bytes": not_negative,
+    "x-max-age": age,
+    "x-stream-max-segment-size-bytes": not_negative,
+    "x-initial-cluster-size": positive,
     "x-max-in-memory-length": not_negative,
     "x-max-in-memory-bytes": not_negative,
     "x-max-priority": priorities,
@@ -114,17 +120,27 @@ COMPARED: Final[Mapping[str, tuple[str, ...]]] = {
         "x-message-ttl",
         "x-queue-leader-locator",
     ),
+    "stream": (
+        "x-max-length-bytes",
+        "x-queue-type",
+        "x-max-age",
+        "x-stream-max-segment-size-bytes",
+        "x-initial-cluster-size",
+        "x-queue-leader-locator",
+    ),
 }
 """What a queue of each type knows, in the order in which a second declaration is compared with the first."""
 
-_STREAM: Final = ("x-max-age", "x-stream-max-segment-size-bytes", "x-initial-cluster-size")
-_KNOWN: Final = frozenset((*COMPARED["classic"], *COMPARED["quorum"], *_STREAM))
+_KNOWN: Final = frozenset(argument for known in COMPARED.values() for argument in known)
+_ANY_TYPE: Final = frozenset(_OUR_CHECKS) - {"x-delivery-limit"}
+"""What only Leveret has, and takes on queues of all types."""
 
 CONSUMER_ARGUMENTS: Final[Mapping[str, tuple[str, ...]]] = {
     "classic": ("x-cancel-on-ha-failover", "x-priority", "x-credit"),
     "quorum": ("x-priority", "x-credit"),
+    "stream": ("x-stream-offset", "x-credit"),
 }
-_CONSUMER_KNOWN: Final = frozenset((*CONSUMER_ARGUMENTS["classic"], "x-stream-offset"))
+_CONSUMER_KNOWN: Final = frozenset(each for known in CONSUMER_ARGUMENTS.values() for each in known)
 
 
 def _foreign(argument: str, queue_type: str, *, queue: str, vhost: str) -> PreconditionFailed:
@@ -186,6 +202,10 @@ class QueueArguments:
     retry_delay_ms: int | None = None
     retry_multiplier: float = DEFAULT_RETRY_MULTIPLIER
     retry_delay_max_ms: int | None = None
+    kept_bytes: int | None = None
+    """What a stream keeps at most."""
+    max_age_us: int | None = None
+    segment_bytes: int | None = None
     dedup: bool = False
     dedup_window: int = DEFAULT_DEDUP_WINDOW
 
@@ -194,11 +214,13 @@ class QueueArguments:
         """Raises `PreconditionFailed` for the first argument that RabbitMQ would complain about."""
         check_queue_arguments(table, queue=queue, vhost=vhost)
         factor = table.get("x-retry-multiplier")
+        streams = _queue_type(table) == "stream"
         return cls(
             message_ttl_ms=_get(table, "x-message-ttl", int),
             expires_ms=_get(table, "x-expires", int),
             max_length=_get(table, "x-max-length", int),
-            max_length_bytes=_get(table, "x-max-length-bytes", int),
+            max_length_bytes=None if streams else _get(table, "x-max-length-bytes", int),
+            kept_bytes=_get(table, "x-max-length-bytes", int) if streams else None,
             overflow=_get(table, "x-overflow", str) or "drop-head",
             dead_letter_exchange=_get(table, "x-dead-letter-exchange", str),
             dead_letter_routing_key=_get(table, "x-dead-letter-routing-key", str),
@@ -211,6 +233,8 @@ class QueueArguments:
             retry_delay_ms=_get(table, "x-retry-delay-ms", int),
             retry_multiplier=DEFAULT_RETRY_MULTIPLIER if factor is None else float(number(factor)),
             retry_delay_max_ms=_get(table, "x-retry-delay-max-ms", int),
+            max_age_us=None if table.get("x-max-age") is None else duration_us(table["x-max-age"]),
+            segment_bytes=_get(table, "x-stream-max-segment-size-bytes", int),
             dedup=_get(table, "x-dedup", bool) or False,
             dedup_window=_get(table, "x-dedup-window", int) or DEFAULT_DEDUP_WINDOW,
         )
@@ -225,25 +249,31 @@ def check_queue_arguments(table: Table, *, queue: str, vhost: str) -> None:
     checks = {argument: check for argument, check in _CHECKS.items() if argument in known}
     _check(checks, table, queue=queue, vhost=vhost)
     for argument in table:
-        if argument in _KNOWN and argument not in known and argument not in _OUR_CHECKS:
+        ours = _ANY_TYPE if queue_type == "stream" else _OUR_CHECKS
+        if argument in _KNOWN and argument not in known and argument not in ours:
             raise _foreign(argument, queue_type, queue=queue, vhost=vhost)
     _check(_OUR_CHECKS, table, queue=queue, vhost=vhost)
 
 
-def check_server_named(arguments: QueueArguments) -> None:
+def check_server_named(table: Table) -> None:
     """Only a classic queue may leave its name to the server."""
-    if arguments.queue_type != "classic":
-        raise PreconditionFailed(
-            f"Cannot declare a server-named queue for type rabbit_{arguments.queue_type}_queue"
-        )
+    queue_type = table.get("x-queue-type", "classic")
+    if queue_type in QUEUE_TYPES and queue_type != "classic":
+        raise PreconditionFailed(f"Cannot declare a server-named queue for type rabbit_{queue_type}_queue")
 
 
-def check_quorum(*, queue: str, vhost: str, durable: bool, exclusive: bool, auto_delete: bool) -> None:
-    """Raise `PreconditionFailed` for what a new quorum queue can't be."""
+def check_lasting(*, queue: str, vhost: str, durable: bool, exclusive: bool, auto_delete: bool) -> None:
+    """Raise `PreconditionFailed` for what a new quorum queue, or a stream, can't be."""
     wrong = ((auto_delete, "auto-delete"), (exclusive, "exclusive-owner"), (not durable, "non-durable"))
     for is_wrong, name in wrong:
         if is_wrong:
             raise PreconditionFailed(f"invalid property '{name}' for queue '{queue}' in vhost '{vhost}'")
+
+
+def check_segment_bytes(arguments: QueueArguments) -> None:
+    """RabbitMQ looks at this last, with a text of its own."""
+    if arguments.segment_bytes is not None and arguments.segment_bytes > SEGMENT_BYTES_MAX:
+        raise PreconditionFailed("Exceeded max value for x-stream-max-segment-size-bytes")
 
 
 # --- what is declared again --------------------------------------------------------------------------------

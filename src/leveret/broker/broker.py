@@ -29,6 +29,7 @@ from leveret.broker.definitions import (
     UserRow,
     VhostRow,
 )
+from leveret.broker.feed import Source
 from leveret.broker.queue import Queue
 from leveret.broker.timers import Timers
 from leveret.broker.vhost import VirtualHost, row_of
@@ -41,6 +42,7 @@ from leveret.storage.store import Store
 
 if TYPE_CHECKING:
     from leveret.broker.channel import Channel
+    from leveret.broker.groups.partition import Partition
 
 _ROUNDS_MAX = 64
 """How often queues may wake one another in a turn before the shell gets to write what there is."""
@@ -68,6 +70,8 @@ class Listener(Protocol):
     """Told about what somebody may want to log."""
 
     def nacked(self, channel: Channel, reason: str, count: int) -> None: ...
+
+    def refused_late(self, partition: Partition, count: int) -> None: ...
 
 
 class Broker:
@@ -118,9 +122,9 @@ class Broker:
         self._unsynced: deque[tuple[int, Queue, Range]] = deque()
         """Publishes that are owed a confirm and may still fail to be written, by the ticket of their sync."""
         self._owing: dict[Channel, None] = {}
-        self._awake: dict[Queue, None] = {}
-        self._later: dict[Queue, None] = {}
-        self._stalled: dict[Queue, None] = {}
+        self._awake: dict[Source, None] = {}
+        self._later: dict[Source, None] = {}
+        self._stalled: dict[Source, None] = {}
         self._waiting: dict[Channel, None] = {}
         self._awaited: deque[tuple[int, Callable[[], None]]] = deque()
         """Who else waits for a sync, by the ticket."""
@@ -174,21 +178,21 @@ class Broker:
         channel.unsealed_durable |= durable
         self._owing[channel] = None
 
-    def wake(self, queue: Queue) -> None:
+    def wake(self, source: Source) -> None:
         """It is run in this turn; one that waits for a sync, after that."""
-        if queue not in self._stalled:
-            self._awake[queue] = None
+        if source not in self._stalled:
+            self._awake[source] = None
 
-    def wake_later(self, queue: Queue) -> None:
+    def wake_later(self, source: Source) -> None:
         """The same, once what this turn has to say is written."""
-        self._later[queue] = None
+        self._later[source] = None
 
-    def stall(self, queue: Queue) -> None:
-        """The queue can't hand out more until something is synced."""
-        self._stalled[queue] = None
+    def stall(self, source: Source) -> None:
+        """It can't hand out more until something is synced."""
+        self._stalled[source] = None
 
-    def is_stalled(self, queue: Queue) -> bool:
-        return queue in self._stalled
+    def is_stalled(self, source: Source) -> bool:
+        return source in self._stalled
 
     def flush(self) -> None:
         """Appends what was published in this turn; from here on it is in the queues."""
@@ -234,8 +238,8 @@ class Broker:
             if not self._awake:
                 break
             awake, self._awake = self._awake, {}
-            for queue in awake:
-                queue.run()
+            for source in awake:
+                source.run()
         for channel, method in self._notices:
             if not channel.closed:
                 channel.reply(method)
@@ -274,8 +278,8 @@ class Broker:
     def synced(self) -> None:
         """The store is safe further than before."""
         self.begin_turn()
-        for queue in self._stalled:
-            self._awake[queue] = None
+        for source in self._stalled:
+            self._awake[source] = None
         self._stalled.clear()
         self._forget_synced()
 
@@ -359,6 +363,12 @@ class Broker:
         if self._listener is not None:
             self._listener.nacked(channel, reason, count)
 
+    def note_stale(self, partition: Partition, count: int) -> None:
+        """Settlements came too late, and were refused."""
+        self.counters.stale_acks += count
+        if self._listener is not None:
+            self._listener.refused_late(partition, count)
+
     # the beginning
 
     def _restore(self, rows: Iterable[Row]) -> None:
@@ -381,8 +391,10 @@ class Broker:
                 self._restore_row(row)
         for each in self.vhosts.values():
             each.restore_batches(beside)
+            each.restore_groups(beside)
         used = {log for each in self.vhosts.values() for queue in each.queues.values() for log in queue.logs}
         used |= {each.stages.log for each in self.vhosts.values() if each.stages is not None}
+        used |= {each.groups.log for each in self.vhosts.values() if each.groups.log is not None}
         for log in all_logs:
             if log not in used:
                 self.store.delete_log(log)

@@ -18,22 +18,21 @@ from leveret.amqp import methods
 from leveret.amqp.deliveries import deliver_frames
 from leveret.amqp.methods import Method, make
 from leveret.amqp.names import to_bytes
-from leveret.amqp.properties import with_headers
 from leveret.broker import deadlines
 from leveret.broker.confirms import Confirms
 from leveret.broker.consumer import UNLIMITED, Consumer
+from leveret.broker.lapsed import Lapsed
 from leveret.broker.ranges import ranges_of
 from leveret.broker.transaction import Buffer
 from leveret.broker.unacked import Unacked
-from leveret.storage.journal import Outcome
-from leveret.storage.offsets import OffsetSet, Range
+from leveret.storage.offsets import Range
 from leveret.storage.records import Record
 
 if TYPE_CHECKING:
     from leveret.broker.connection import Connection
+    from leveret.broker.feed import Source
     from leveret.broker.queue import Queue
 
-DELIVERY_COUNT = "x-delivery-count"
 DELIVER_BYTES_MAX = 2 << 20
 """More than this to be written to a connection, and nothing more is delivered to it until that has gone."""
 
@@ -47,14 +46,13 @@ class Channel:
         self.broker = connection.broker
         self.vhost = connection.vhost
         self.unacked: Unacked[Consumer] = Unacked()
-        self.lapsed = OffsetSet()
-        """Tags whose deadline passed and that were taken back: settling them late is no error."""
+        self.lapsed = Lapsed()
         self.consumers: dict[str, Consumer] = {}
         self.unannounced: dict[Consumer, None] = {}
         """Consumers whose consume-ok waits behind another reply: no delivery may overtake it."""
         self.getters: dict[Queue, Consumer] = {}
         self.watched: dict[Consumer, None] = {}
-        """Consumers with a timer for their oldest delivery."""
+        """Those with deliveries that have a deadline."""
         self.next_tag = 1
         self.prefetch = 0
         """Shared by its consumers; 0 for no limit."""
@@ -131,14 +129,11 @@ class Channel:
 
     def deliver(self, consumer: Consumer, records: Sequence[Record]) -> None:
         """Sends messages to one of its consumers."""
-        queue = consumer.queue
+        source = consumer.source
         first_tag = self.next_tag
         count = len(records)
         self.next_tag += count
         offsets, _, exchanges, keys, headers, bodies, _, _ = zip(*records, strict=True)
-        redelivered = queue.redelivered(records)
-        if queue.progress.counts:
-            headers = tuple(counted_header(queue, record) for record in records)
         self.connection.send_all(
             deliver_frames(
                 self.number,
@@ -146,21 +141,21 @@ class Channel:
                 first_tag,
                 exchanges=exchanges,
                 keys=keys,
-                headers=headers,
+                headers=source.headers(records, headers),
                 bodies=bodies,
-                redelivered=redelivered,
+                redelivered=source.redelivered(records),
                 frame_max=self.connection.frame_max,
             )
         )
-        dense = not queue.arguments.max_priority and offsets[-1] - offsets[0] == count - 1
+        dense = not source.prioritised and offsets[-1] - offsets[0] == count - 1
         ranges = [(offsets[0], offsets[-1] + 1)] if dense else ranges_of(offsets)
         if consumer.no_ack:
-            queue.cursor.settle(ranges, Outcome.ACKED, who=consumer.label)
+            source.ack(ranges, who=consumer.label)
             return
         self.unacked.add(first_tag, ranges, consumer, now_us=self.broker.turn_us)
-        consumer.outstanding += count
+        consumer.account.outstanding += count
         self.outstanding += count
-        deadlines.watch(consumer)
+        deadlines.watch(consumer, first_tag, count)
 
     def hold(self, consumer: Consumer, offset: int) -> int:
         """A message was handed to a `basic.get` that will be acked; returns its tag."""
@@ -169,7 +164,7 @@ class Channel:
         if not consumer.no_ack:
             self.unacked.add(tag, [(offset, offset + 1)], consumer, now_us=self.broker.turn_us)
             consumer.outstanding += 1
-            deadlines.watch(consumer)
+            deadlines.watch(consumer, tag, 1)
         return tag
 
     def getter(self, queue: Queue, *, no_ack: bool) -> Consumer:
@@ -183,20 +178,26 @@ class Channel:
             found = self.getters[queue] = Consumer(self, queue, "", timeout_us=timeout_us)
         return found
 
+    def take_back(self, source: Source, start: int, stop: int) -> None:
+        """The tags [start, stop) are no longer outstanding, whatever the client says of them later."""
+        taken, _ = self.unacked.take(start, stop - 1)
+        self.lapsed.add(source, start, stop)
+        for run in taken:
+            self.freed(run.holder, len(run))
+
     def freed(self, consumer: Consumer, count: int) -> None:
         """So many deliveries are no longer outstanding: there is credit for more."""
-        consumer.outstanding -= count
+        consumer.account.outstanding -= count
         if not consumer.is_getter:
             self.outstanding -= count
         if self.prefetch:
-            for queue in {each.queue for each in self.consumers.values() if each is not self.reply_consumer}:
-                queue.consumers.unblock(self)
-                queue.wake()
+            for source in {
+                each.source for each in self.consumers.values() if each is not self.reply_consumer
+            }:
+                source.unblock(self)
+                source.wake()
         else:
-            if consumer.blocked:
-                consumer.queue.consumers.unblock(self)
-            if consumer.queue.ready:
-                consumer.queue.wake()
+            consumer.source.room_again(consumer)
 
     # consumers
 
@@ -209,7 +210,7 @@ class Channel:
         """There may be room for deliveries again, from the next turn on."""
         for consumer in self.consumers.values():
             if consumer is not self.reply_consumer:
-                self.broker.wake_later(consumer.queue)
+                self.broker.wake_later(consumer.source)
 
     def cancel(self, consumer: Consumer) -> None:
         """The client cancels: what is in flight stays in flight."""
@@ -218,7 +219,7 @@ class Channel:
             self.reply_consumer = None
             self.broker.reply_channels.pop(self.reply_word, None)
         else:
-            consumer.queue.remove_consumer(consumer)
+            consumer.source.remove_consumer(consumer)
 
     def consumer_lost(self, consumer: Consumer) -> bool:
         """The broker cancels; False if the client can't be told."""
@@ -247,14 +248,8 @@ class Channel:
             self.cancel(consumer)
         if self.transaction is not None:
             self.transaction.rollback(self)
-        held: dict[Queue, list[Range]] = {}
+        held: dict[Source, list[Range]] = {}
         for run in self.unacked.take_all():
-            held.setdefault(run.holder.queue, []).append(run.offsets)
-        for queue, ranges in held.items():
-            queue.requeue(sorted(ranges))
-
-
-def counted_header(queue: Queue, record: Record) -> bytes:
-    """The content header with the number of returns, from the second delivery on."""
-    count = queue.cursor.delivery_count(record.offset)
-    return with_headers(record.header, {DELIVERY_COUNT: count}) if count else record.header
+            held.setdefault(run.holder.source, []).append(run.offsets)
+        for source, ranges in held.items():
+            source.requeue(sorted(ranges))

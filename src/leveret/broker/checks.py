@@ -7,6 +7,7 @@ them, and the sentence around it, is left to `arguments`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 from typing import Final
@@ -17,6 +18,9 @@ from leveret.broker.terms import as_term, is_integer, quoted, type_name
 EXPIRY_MS_MAX: Final = 315_360_000_000
 """Ten years of 365 days: the longest time to live, of a message or a queue."""
 PRIORITY_MAX: Final = 255
+
+_UNITS_S: Final = {"Y": 365 * 86_400, "M": 30 * 86_400, "D": 86_400, "h": 3600, "m": 60, "s": 1}
+_DURATION: Final = re.compile(r"([0-9]{1,18})([YMDhms])")
 
 Table = Mapping[str, Value]
 Check = Callable[[Value, Table], str | None]
@@ -94,6 +98,22 @@ def number(value: Value) -> float | int:
     """Of a value that has been checked to be one."""
     assert isinstance(value, int | float | Decimal)
     return value if isinstance(value, int) else float(value)
+
+
+def age(value: Value, table: Table) -> str | None:
+    return string(value, table) or (None if duration_us(value) is not None else "invalid_max_age")
+
+
+def duration_us(value: Value) -> int | None:
+    """`7D`, `1h`: a number above 0 and a unit, as microseconds; None for everything else.
+
+    >>> duration_us("2m"), duration_us("0s"), duration_us("1h30m")
+    (120000000, None, None)
+    """
+    found = _DURATION.fullmatch(value) if isinstance(value, str) else None
+    if found is None or not int(found[1]):
+        return None
+    return int(found[1]) * _UNITS_S[found[2]] * 1_000_000
 
 
 def _unacceptable(value: Value) -> str:

@@ -1,4 +1,4 @@
-"""Consumers of one queue: who may be served next, and how much.
+"""Consumers of one source: who may be served next, and how much.
 
 Owns credit (prefetch), priorities, round robin, exclusivity and the single active consumer. Which messages
 are handed out is the queue's business, how they become frames the channel's.
@@ -6,6 +6,7 @@ are handed out is the queue's business, how they become frames the channel's.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,8 @@ from leveret.amqp.names import to_bytes
 
 if TYPE_CHECKING:
     from leveret.broker.channel import Channel
-    from leveret.broker.queue import Queue
+    from leveret.broker.deadlines import Waited
+    from leveret.broker.feed import Source
 
 UNLIMITED = 1 << 31
 
@@ -23,6 +25,7 @@ class Consumer:
     """A `basic.consume` that was not cancelled, or the getter that stands for a channel's `basic.get`s."""
 
     __slots__ = (
+        "account",
         "blocked",
         "channel",
         "exclusive",
@@ -32,16 +35,17 @@ class Consumer:
         "outstanding",
         "prefetch",
         "priority",
-        "queue",
+        "source",
         "tag",
         "tag_bytes",
         "timeout_us",
+        "waited",
     )
 
     def __init__(
         self,
         channel: Channel,
-        queue: Queue,
+        source: Source,
         tag: str,
         *,
         no_ack: bool = False,
@@ -49,9 +53,12 @@ class Consumer:
         prefetch: int = 0,
         priority: int = 0,
         timeout_us: int = 0,
+        account: Consumer | None = None,
     ) -> None:
+        """`account` has the credit, where a consumer reads from several places."""
+        self.account = self if account is None else account
         self.channel = channel
-        self.queue = queue
+        self.source = source
         self.tag = tag
         self.tag_bytes = to_bytes(tag)
         self.no_ack = no_ack
@@ -60,6 +67,8 @@ class Consumer:
         self.priority = priority
         self.timeout_us = timeout_us
         """How long a delivery may stay unsettled; 0 for ever."""
+        self.waited: deque[Waited] = deque()
+        """What was delivered when, oldest first: see `deadlines`."""
         self.number = 0
         """Of its queue's consumers it was the so-and-so-many-th."""
         self.blocked = False
@@ -75,12 +84,12 @@ class Consumer:
     @property
     def credit(self) -> int:
         """How many messages it may be sent now."""
-        channel = self.channel
-        if not channel.can_deliver or self in channel.unannounced:
+        channel, account = self.channel, self.account
+        if not channel.can_deliver or account in channel.unannounced:
             return 0
         if self.no_ack:
             return UNLIMITED
-        credit = self.prefetch - self.outstanding if self.prefetch else UNLIMITED
+        credit = account.prefetch - account.outstanding if account.prefetch else UNLIMITED
         return max(0, min(credit, channel.room))
 
 
@@ -108,8 +117,7 @@ class Consumers:
     def add(self, consumer: Consumer) -> None:
         """Raises when there is an exclusive one, or the new one wants to be that and is not alone."""
         if (consumer.exclusive and (self._waiting or self._single_active)) or self.exclusive:
-            queue = consumer.queue
-            raise AccessRefused(f"{queue} in exclusive use")
+            raise AccessRefused(f"{consumer.source} in exclusive use")
         position = sum(each.priority >= consumer.priority for each in self._waiting)
         self._waiting.insert(position, consumer)
         self._added += 1

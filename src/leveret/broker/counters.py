@@ -15,6 +15,8 @@ class Counters:
     published: int = 0
     deduplicated: int = 0
     """Publishes that a queue had stored already: once for each such queue."""
+    stale_acks: int = 0
+    """Settlements by members of groups that came too late, and were refused."""
     nacked: Counter[str] = field(default_factory=Counter)
     """Publishes, by the reason."""
     dead: Counter[str] = field(default_factory=Counter)

@@ -22,6 +22,7 @@ from leveret.storage.offsets import Range
 from leveret.storage.records import Message, Record
 
 if TYPE_CHECKING:
+    from leveret.broker.feed import Feed
     from leveret.broker.queue import Queue
 
 _AT_ONCE = 1024
@@ -35,53 +36,59 @@ _WITHOUT_COPY = {
 
 
 def bury(
-    queue: Queue, ranges: Sequence[Range], reason: Reason, *, in_flight: bool, work: Work | None = None
+    feed: Feed,
+    ranges: Sequence[Range],
+    reason: Reason,
+    *,
+    in_flight: bool,
+    work: Work | None = None,
+    why: bytes = b"",
 ) -> bool:
-    """Settles messages that died, with a copy where the queue has a dead-letter exchange.
+    """Settles messages that died, with a copy where there is a place for it.
 
     False when they could not be written: then what was ready still is, what was in flight is ready again, and
-    the queue is run once writing works.
+    the feed is run once writing works.
     """
-    pieces = list(_pieces(queue, ranges))
+    pieces = list(_pieces(feed, ranges))
     for position, piece in enumerate(pieces):
-        part = work or Work(queue.broker)
-        _bury(part, queue, piece, reason, in_flight=in_flight)
+        part = work or Work(feed.broker)
+        _bury(part, feed, piece, reason, in_flight=in_flight, why=why)
         if work is not None:
             continue
         try:
             part.commit()
         except (WriteFailed, BadRequest):
-            queue.broker.stall(queue)
+            feed.broker.stall(feed)
             if in_flight:
-                back = Work(queue.broker)
-                back.give_back(queue, pieces[position:], counted=False)
+                back = Work(feed.broker)
+                back.give_back(feed, pieces[position:], counted=False)
                 back.commit()
             return False
     return True
 
 
-def _pieces(queue: Queue, ranges: Sequence[Range]) -> Iterator[Range]:
+def _pieces(feed: Feed, ranges: Sequence[Range]) -> Iterator[Range]:
     """What is buried at once: so many messages, and one by one where they may be large."""
-    mean_bytes = queue.log.size_bytes // max(1, queue.log.next - queue.log.first)
+    mean_bytes = feed.log.size_bytes // max(1, feed.log.next - feed.log.first)
     at_once = _AT_ONCE if mean_bytes < _SMALL_BYTES else 1
     for start, stop in ranges:
         for first in range(start, stop, at_once):
             yield first, min(stop, first + at_once)
 
 
-def _bury(work: Work, queue: Queue, range_: Range, reason: Reason, *, in_flight: bool) -> None:
+def _bury(work: Work, feed: Feed, range_: Range, reason: Reason, *, in_flight: bool, why: bytes) -> None:
     copied = False
-    if queue.arguments.dead_letter_exchange is not None:
-        for record in queue.log.read([range_]):
-            for target, copy in _route(queue, record, reason):
+    if feed.has_letters():
+        for record in feed.log.read([range_]):
+            for target, copy in feed.letters(record, reason, why=why):
                 work.append(target, [copy])
                 copied = True
     outcome = Outcome.DEAD_LETTERED if copied else _WITHOUT_COPY[reason]
     if in_flight:
-        work.settle(queue, [range_], outcome)
+        work.settle(feed, [range_], outcome)
     else:
-        work.drop(queue, [range_], outcome)
-    queue.broker.counters.died(reason, range_[1] - range_[0])
+        work.drop(feed, [range_], outcome)
+    feed.broker.counters.died(reason, range_[1] - range_[0])
 
 
 def bury_new(queue: Queue, messages: Sequence[Message], reason: Reason) -> None:
@@ -91,12 +98,12 @@ def bury_new(queue: Queue, messages: Sequence[Message], reason: Reason) -> None:
     now_us = queue.broker.now_us()
     for message in messages:
         record = Record(0, now_us, *message)
-        for target, copy in _route(queue, record, reason):
+        for target, copy in route(queue, record, reason):
             target.append([copy])
 
 
-def _route(queue: Queue, record: Record, reason: Reason) -> list[tuple[Queue, Message]]:
-    """Where the dead letter goes, and as what; nowhere if there is no exchange or it would go in a circle."""
+def route(queue: Queue, record: Record, reason: Reason) -> list[tuple[Queue, Message]]:
+    """Where a queue's dead letter goes, and as what; nowhere without an exchange, and not in a circle."""
     assert queue.arguments.dead_letter_exchange is not None
     exchange = queue.vhost.exchanges.get(queue.arguments.dead_letter_exchange)
     if exchange is None:

@@ -1,7 +1,8 @@
 """Delivery deadlines: a consumer has so long to settle what it was sent, and then something chosen happens.
 
-Exact per delivery, without a scan: each consumer has at most one timer, for its oldest delivery, and looks at
-the next one when it fires. A change of the time allowed (`allow`) holds for deliveries already in flight.
+Exact per delivery, without a scan: each consumer keeps the tags it was sent in the order of time, has at most
+one timer, for the oldest of them, and looks at the next ones when it fires. A change of the time allowed
+(`allow`) holds for deliveries already in flight.
 What happens is the queue's `x-consumer-timeout-action`:
 
     cancel        basic.cancel to that consumer, and all it holds goes back; 406 if it can't be told
@@ -11,19 +12,31 @@ What happens is the queue's `x-consumer-timeout-action`:
 
 from __future__ import annotations
 
+from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from leveret.amqp.errors import PreconditionFailed
-from leveret.broker import deadletters
-from leveret.broker.deaths import Reason
 from leveret.broker.unacked import Run
-from leveret.broker.work import Work
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
     from leveret.broker.channel import Channel
     from leveret.broker.consumer import Consumer
     from leveret.broker.queue import Queue
+
+
+_TOGETHER_US = 10_000
+"""Deliveries that follow each other so closely are looked at together; each has its own deadline still."""
+
+
+@dataclass(slots=True)
+class Waited:
+    """The tags [start, stop), some of which may be settled or another consumer's; none was sent before."""
+
+    since_us: int
+    start: int
+    stop: int
 
 
 def timeout_us(broker: Broker, queue: Queue, own_ms: int | None) -> int:
@@ -34,18 +47,44 @@ def timeout_us(broker: Broker, queue: Queue, own_ms: int | None) -> int:
     return 1000 * broker.limits.consumer_timeout_ms
 
 
-def watch(consumer: Consumer) -> None:
-    """Deliveries were made: sets the timer, if there is none yet."""
-    if consumer.timeout_us and consumer not in consumer.channel.watched:
-        _set_timer(consumer, consumer.channel.broker.turn_us + consumer.timeout_us)
+def watch(consumer: Consumer, first_tag: int, count: int) -> None:
+    """Deliveries were made: they join those that are waited for."""
+    if not consumer.timeout_us:
+        return
+    waited, channel = consumer.waited, consumer.channel
+    now_us = channel.broker.turn_us
+    last = waited[-1] if waited else None
+    if last is not None and last.stop == first_tag and now_us - last.since_us < _TOGETHER_US:
+        last.stop += count
+        return
+    for _ in range(2):  # what is settled goes as fast as it comes
+        if waited and not channel.unacked.has_any(waited[0].start, waited[0].stop):
+            waited.popleft()
+    waited.append(Waited(now_us, first_tag, first_tag + count))
+    if len(waited) == 1:
+        _set_timer(consumer)
+
+
+def watch_again(run: Run[Consumer]) -> None:
+    """A delivery is outstanding again that a transaction was to settle."""
+    consumer = run.holder
+    if consumer.timeout_us:
+        waited = [*consumer.waited, Waited(run.since_us, run.start, run.stop)]
+        consumer.waited = deque(sorted(waited, key=lambda each: each.since_us))
+        _set_timer(consumer)
 
 
 def allow(consumer: Consumer, timeout_us: int) -> None:
     """Changes the time that a consumer has, also for what it holds already."""
-    consumer.timeout_us = timeout_us
-    oldest = consumer.channel.unacked.oldest(consumer)
-    if oldest is not None and timeout_us:
-        _set_timer(consumer, oldest.since_us + timeout_us)
+    before, consumer.timeout_us = consumer.timeout_us, timeout_us
+    if not before:  # nobody has kept account
+        runs = [run for run in consumer.channel.unacked if run.holder is consumer]
+        consumer.waited = deque(Waited(run.since_us, run.start, run.stop) for run in runs)
+    if timeout_us:
+        _set_timer(consumer)
+    else:
+        consumer.waited.clear()
+        consumer.channel.broker.timers.cancel((consumer, "deadline"))
 
 
 def forget(channel: Channel) -> None:
@@ -55,55 +94,49 @@ def forget(channel: Channel) -> None:
     channel.watched.clear()
 
 
-def _set_timer(consumer: Consumer, due_us: int) -> None:
-    consumer.channel.watched[consumer] = None
-    consumer.channel.broker.timers.set((consumer, "deadline"), due_us, lambda: _look(consumer))
+def _set_timer(consumer: Consumer) -> None:
+    if consumer.waited:
+        due_us = consumer.waited[0].since_us + consumer.timeout_us
+        consumer.channel.watched[consumer] = None
+        consumer.channel.broker.timers.set((consumer, "deadline"), due_us, lambda: _look(consumer))
 
 
 def _look(consumer: Consumer) -> None:
-    """The oldest delivery may be late: acts on all that are, and sets the timer for the next."""
-    channel, broker = consumer.channel, consumer.channel.broker
-    channel.watched.pop(consumer, None)
-    now_us = broker.now_us()
-    while (oldest := channel.unacked.oldest(consumer)) is not None:
-        due_us = oldest.since_us + consumer.timeout_us
-        if due_us > now_us:
-            _set_timer(consumer, due_us)
-            return
-        if not _act(consumer, oldest):
-            return
+    """Acts on the deliveries that are late, and sets the timer for the next."""
+    channel, waited = consumer.channel, consumer.waited
+    latest_us = channel.broker.now_us() - consumer.timeout_us
+    while waited and waited[0].since_us <= latest_us:
+        oldest = waited[0]
+        runs = [run for run in channel.unacked.within(oldest.start, oldest.stop) if run.holder is consumer]
+        for run in runs:
+            if run.since_us > latest_us:
+                oldest.since_us, oldest.start = run.since_us, run.start
+                break
+            if not _act(consumer, run):
+                return
+        else:
+            waited.popleft()
+    _set_timer(consumer)
 
 
 def _act(consumer: Consumer, late: Run[Consumer]) -> bool:
-    """Does what the queue says; False when the consumer is gone with it."""
-    channel, queue = consumer.channel, consumer.queue
-    action = queue.arguments.consumer_timeout_action
-    cancelled = not consumer.is_getter and channel.consumers.get(consumer.tag) is not consumer
-    if action == "cancel" and not cancelled and not queue.deleted:
+    """Does what its source says; False when the consumer is gone with it."""
+    channel, source = consumer.channel, consumer.source
+    cancelled = not consumer.is_getter and channel.consumers.get(consumer.tag) is not consumer.account
+    if source.timeout_action == "cancel" and not cancelled and not source.deleted:
         _cancel(consumer)
         return False
-    start, stop = late.start, late.stop
     offsets = [late.offsets]
-    channel.unacked.take(start, stop - 1)
-    channel.lapsed.add(start, stop)
-    channel.freed(consumer, stop - start)
-    if not queue.deleted:
-        work = Work(channel.broker)
-        if action == "cancel":  # its consumer has cancelled itself
-            queue.requeue(offsets, work=work)
-        elif action == "retry":
-            queue.requeue(offsets, late=True, work=work)
-        else:
-            deadletters.bury(queue, offsets, Reason.REJECTED, in_flight=True, work=work)
-        work.commit_or_give_back(queue, offsets, counted=action != "dead-letter")
+    channel.take_back(source, late.start, late.stop)
+    source.take_back(offsets)
     return True
 
 
 def _cancel(consumer: Consumer) -> None:
-    channel, queue = consumer.channel, consumer.queue
+    channel, source = consumer.channel, consumer.source
     told = not consumer.is_getter and channel.consumer_lost(consumer)
     if not told:
-        queue.remove_consumer(consumer)
+        source.remove_consumer(consumer)
         channel.connection.fail_channel(
             channel,
             PreconditionFailed(
@@ -113,11 +146,10 @@ def _cancel(consumer: Consumer) -> None:
             ),
         )
         return
-    queue.remove_consumer(consumer)
+    source.remove_consumer(consumer)
     ranges = []
-    for run in [run for run in channel.unacked if run.holder is consumer]:
-        channel.lapsed.add(run.start, run.stop)
     for run in channel.unacked.take_holder(consumer):
+        channel.lapsed.add(source, run.start, run.stop)
         ranges.append(run.offsets)
         channel.freed(consumer, len(run))
-    queue.requeue(sorted(ranges))
+    source.requeue(sorted(ranges))

@@ -33,3 +33,6 @@ class Exchange:
     alternate: str | None = None
     defined: int = 0
     """The number of the definition change that made it."""
+
+    def __post_init__(self) -> None:
+        self.router.configure(self.table)

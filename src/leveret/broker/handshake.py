@@ -36,6 +36,7 @@ _CAPABILITIES = (
     "direct_reply_to",
     "delayed_requeue",
     "publisher_dedup",
+    "consumer_groups",
 )
 
 

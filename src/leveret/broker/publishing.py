@@ -57,7 +57,8 @@ class Route(NamedTuple):
     """A queue may refuse messages."""
     durable: bool
     """A queue keeps persistent messages."""
-    dedup: bool
+    synced: bool
+    """Whether one of them confirms also transient messages only when they are on disk."""
     """A queue may have stored a message already: it is confirmed with what was stored, whatever it is."""
 
 
@@ -124,7 +125,7 @@ def _resolve(channel: Channel, method: bytes) -> Route:
         by_headers,
         any(map(overflow.refuses, queues)),
         _any_durable(queues),
-        _any_dedup(queues),
+        _any_synced(queues),
     )
 
 
@@ -132,8 +133,8 @@ def _any_durable(queues: Sequence[Queue]) -> bool:
     return any(queue.durable for queue in queues)
 
 
-def _any_dedup(queues: Sequence[Queue]) -> bool:
-    return any(queue.dedup is not None for queue in queues)
+def _any_synced(queues: Sequence[Queue]) -> bool:
+    return any(queue.confirms_synced for queue in queues)
 
 
 def look_closely(user: User, header: bytes) -> int:
@@ -191,7 +192,7 @@ def _publish_singly(channel: Channel, route: Route, contents: Sequence[tuple[byt
             queues=queues,
             refusing=any(map(overflow.refuses, queues)),
             durable=_any_durable(queues),
-            dedup=_any_dedup(queues),
+            synced=_any_synced(queues),
         )
         _accept(channel, single, [message], persistent=bool(flags & PERSISTENT))
 
@@ -256,7 +257,7 @@ def _accept(channel: Channel, route: Route, messages: list[Message], *, persiste
     for queue in route.queues:
         broker.enqueue(queue, messages, channel)
     if channel.confirms is not None:
-        broker.owe(channel, len(messages), durable=route.durable and (persistent or route.dedup))
+        broker.owe(channel, len(messages), durable=route.durable and (persistent or route.synced))
 
 
 def _offer(channel: Channel, route: Route, messages: Sequence[Message]) -> None:

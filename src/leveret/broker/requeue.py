@@ -2,11 +2,12 @@
 
 AMQP's nack has no room for a delay. A publish to the default exchange with the routing key of a
 pseudo-queue, `amq.leveret.requeue`, names a delivery of its own channel (`x-delivery-tag`) and a delay
-(`x-delay`, in milliseconds), and is a nack(requeue=true) of that delivery: no message, nothing routed,
-nothing returned. With `x-counted: false` it does not count as a try: nobody had begun with it. What becomes
-of the delivery is left to `settling` and the queue; read here is only what is asked for. The rule: the
-answer of a channel in confirm mode says that the requeue is durable, and because a requeue can't be undone,
-it is never a nack.
+(`x-delay`, in milliseconds; the queue's or the group's own without it), and is a nack(requeue=true) of that
+delivery: no message, nothing routed, nothing returned. With `x-counted: false` it does not count as a try:
+nobody had begun with it. `x-error` says what went wrong, for those who look at a group. What becomes of the
+delivery is left to `settling` and the queue; read here is only what is asked for. The rule: the answer of a
+channel in confirm mode says that the requeue is durable, and because a requeue can't be undone, it is never
+a nack.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.amqp.errors import PreconditionFailed
 from leveret.amqp.events import Settlement
+from leveret.amqp.names import to_bytes
 from leveret.amqp.properties import headers_of
 from leveret.amqp.scanner import NACK
 from leveret.amqp.tables import Value
 from leveret.broker import settling
-from leveret.broker.queue import Wish
+from leveret.broker.feed import Wish
 from leveret.broker.terms import is_integer, type_name
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 KEY: Final = "amq.leveret.requeue"
 DELAY_MS_MAX: Final = 0xFFFF_FFFF
 """49 days: what RabbitMQ's plugin for delayed messages allows."""
+WHY_BYTES_MAX: Final = 255
 _TAG_MAX: Final = (1 << 63) - 1
 _NAMES: Final = b"\x00" + bytes([len(KEY)]) + KEY.encode()
 """How the exchange and the routing key stand in a basic.publish, behind its ids and a reserved number."""
@@ -47,9 +50,12 @@ def requeue(channel: Channel, contents: Iterable[tuple[bytes, bytes]]) -> None:
     for header, _ in contents:
         headers = headers_of(header)
         tag = _number(headers, "x-delivery-tag", 0, _TAG_MAX)
-        delay_ms = _number(headers, "x-delay", 0, DELAY_MS_MAX)
+        delay_ms = _number(headers, "x-delay", 0, DELAY_MS_MAX) if "x-delay" in headers else None
         nack = Settlement(channel.number, NACK, tag, tag, requeue=True)
-        settling.settle(channel, nack, wish=Wish(delay_ms, headers.get("x-counted") is not False))
+        why = headers.get("x-error")
+        reason = to_bytes(why)[:WHY_BYTES_MAX] if isinstance(why, str) else b""
+        wish = Wish(delay_ms, headers.get("x-counted") is not False, reason)
+        settling.settle(channel, nack, wish=wish)
         if channel.confirms is not None:
             channel.confirms.expect(1, broker.store.ticket, done=True)
             broker.await_durable(channel)

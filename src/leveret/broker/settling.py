@@ -12,16 +12,13 @@ from typing import TYPE_CHECKING
 from leveret.amqp.errors import PreconditionFailed
 from leveret.amqp.events import Settlement
 from leveret.amqp.scanner import ACK
-from leveret.broker import deadletters
-from leveret.broker.deaths import Reason
 from leveret.broker.unacked import Run
-from leveret.broker.work import Work
 from leveret.storage.offsets import Range
 
 if TYPE_CHECKING:
     from leveret.broker.channel import Channel
     from leveret.broker.consumer import Consumer
-    from leveret.broker.queue import Queue, Wish
+    from leveret.broker.feed import Wish
 
 
 def settle(channel: Channel, event: Settlement, *, wish: Wish | None = None) -> None:
@@ -54,28 +51,18 @@ def settle(channel: Channel, event: Settlement, *, wish: Wish | None = None) -> 
 def _forget_lapsed(channel: Channel, start: int, stop: int) -> None:
     """A late settlement is forgiven once; in a transaction it may be rolled back and come again."""
     if channel.transaction is None:
-        channel.lapsed.remove(start, stop)
+        channel.lapsed.forgive(start, stop)
 
 
 def apply(channel: Channel, taken: Iterable[Run[Consumer]], event: Settlement, *, wish: Wish | None) -> None:
     for holder, ranges in by_holder(taken).items():
         if event.kind == ACK:
-            holder.queue.ack(ranges, who=holder.label)
+            holder.source.ack(ranges, who=holder.label)
         elif event.requeue:
-            holder.queue.requeue(ranges, delayed=True, wish=wish)
-        elif not holder.queue.deleted:
-            deadletters.bury(holder.queue, ranges, Reason.REJECTED, in_flight=True)
+            holder.source.requeue(ranges, delayed=True, wish=wish)
+        else:
+            holder.source.reject(ranges)
         channel.freed(holder, sum(stop - start for start, stop in ranges))
-
-
-def refuse(work: Work, queue: Queue, ranges: list[Range], *, requeue: bool, wish: Wish | None = None) -> None:
-    """A nack or a reject: back to the queue, or to the dead letters."""
-    if queue.deleted:
-        return
-    if requeue:
-        queue.requeue(ranges, delayed=True, wish=wish, work=work)
-    else:
-        deadletters.bury(queue, ranges, Reason.REJECTED, in_flight=True, work=work)
 
 
 def by_holder(taken: Iterable[Run[Consumer]]) -> dict[Consumer, list[Range]]:

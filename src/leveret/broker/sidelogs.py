@@ -18,6 +18,8 @@ LEASES: Final = "leases"
 """What queries hold of a queue; the owner is the id of its log."""
 STAGES: Final = "stages"
 """What batches have written that are not committed; the owner is the name of a virtual host."""
+GROUPS: Final = "groups"
+"""What groups there are in a virtual host, whose name is the owner."""
 
 Key = tuple[str, int | str]
 SideLogs = Mapping[Key, Log]

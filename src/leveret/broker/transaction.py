@@ -17,14 +17,14 @@ from leveret.amqp.scanner import ACK
 from leveret.broker import deadlines, overflow, publishing, settling
 from leveret.broker.unacked import Run
 from leveret.broker.work import Work
-from leveret.storage.journal import Outcome
 from leveret.storage.records import Message
 
 if TYPE_CHECKING:
     from leveret.broker.channel import Channel
     from leveret.broker.consumer import Consumer
+    from leveret.broker.feed import Wish
     from leveret.broker.publishing import Route
-    from leveret.broker.queue import Queue, Wish
+    from leveret.broker.queue import Queue
 
 
 @dataclass(slots=True)
@@ -55,10 +55,12 @@ class Buffer:
                 publishing.return_messages(channel, route, messages)
         for taken, event, wish in self.settlements:
             for holder, ranges in settling.by_holder(taken).items():
-                if event.kind != ACK:
-                    settling.refuse(work, holder.queue, ranges, requeue=event.requeue, wish=wish)
-                elif not holder.queue.deleted:
-                    work.settle(holder.queue, ranges, Outcome.ACKED, who=holder.label)
+                if event.kind == ACK:
+                    holder.source.ack(ranges, who=holder.label, work=work)
+                elif event.requeue:
+                    holder.source.requeue(ranges, delayed=True, wish=wish, work=work)
+                else:
+                    holder.source.reject(ranges, work=work)
         ticket = work.commit()
         for taken, _, _ in self.settlements:
             for run in taken:
@@ -71,7 +73,7 @@ class Buffer:
         for taken, _, _ in self.settlements:
             channel.unacked.restore(taken)
             for run in taken:
-                deadlines.watch(run.holder)
+                deadlines.watch_again(run)
         self.publishes, self.settlements = [], []
 
 

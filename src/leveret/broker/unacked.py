@@ -120,9 +120,23 @@ class Unacked(Generic[Holder]):
             self._starts.insert(index, run.start)
             self.count += len(run)
 
-    def oldest(self, holder: Holder) -> Run[Holder] | None:
-        """The longest outstanding delivery of one consumer."""
-        return next((run for run in self._runs if run.holder is holder), None)
+    def within(self, start: int, stop: int) -> list[Run[Holder]]:
+        """What is outstanding of the tags [start, stop)."""
+        found = []
+        index = max(0, bisect_right(self._starts, start) - 1)
+        while index < len(self._runs) and self._runs[index].start < stop:
+            run = self._runs[index]
+            if run.stop > start:
+                found.append(run.part(max(start, run.start), min(stop, run.stop)))
+            index += 1
+        return found
+
+    def has_any(self, start: int, stop: int) -> bool:
+        """Whether one of the tags [start, stop) is outstanding."""
+        index = bisect_right(self._starts, start) - 1
+        if index >= 0 and self._runs[index].stop > start:
+            return True
+        return index + 1 < len(self._runs) and self._runs[index + 1].start < stop
 
     def _cut(self, index: int, start: int, stop: int) -> int:
         """Takes [start, stop) out of a run; returns where the run after it now is."""

@@ -10,26 +10,30 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from leveret.amqp.errors import NotFound
-from leveret.amqp.properties import headers_of
+from leveret.amqp.properties import decode
 from leveret.amqp.tables import Value, decode_table, encode_table
 from leveret.broker import dedup, sidelogs
 from leveret.broker.arguments import QueueArguments, alternate_exchange
 from leveret.broker.definitions import BindingRow, Change, ExchangeRow, QueueRow
 from leveret.broker.exchange import Bound, Exchange
 from leveret.broker.exchanges import ROUTERS
+from leveret.broker.groups.registry import Groups
 from leveret.broker.leases import Leases, give_back_strays
 from leveret.broker.queue import CURSOR, Queue
 from leveret.broker.sidelogs import SideLogs
 from leveret.broker.stages import Stages
+from leveret.broker.streams.stream import Stream, retention_of
 from leveret.storage.log import Log
+from leveret.storage.retention import Retention
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
     from leveret.broker.connection import Connection
+    from leveret.storage.cursor import Cursor
 
 _PREDECLARED = (
     ("", "direct"),
@@ -56,6 +60,7 @@ class VirtualHost:
             )
             for exchange, type_ in _PREDECLARED
         }
+        self.groups = Groups(self)
         self.stages: Stages | None = None
         """What batches have written that are not committed; from the first one on."""
         self._by_headers: dict[Exchange, bool] = {}
@@ -85,40 +90,39 @@ class VirtualHost:
 
     # routing
 
-    def route(self, exchange: Exchange, key: str, headers: Mapping[str, Value]) -> list[Queue]:
+    def route(self, exchange: Exchange, key: str, properties: Mapping[str, Value]) -> list[Queue]:
         """The queues a message reaches, each once: through exchanges bound to exchanges and alternates."""
-        if not exchange.name:
-            queue = self.queues.get(key)
-            return [] if queue is None else [queue]
+        return self._reached(exchange, (key,), properties)
+
+    def route_message(self, exchange: Exchange, keys: Sequence[str], header: bytes) -> list[Queue]:
+        """The queues a message reaches under any of its keys; its header counts where an exchange asks."""
+        return self._reached(exchange, keys, decode(header) if self.looks_at_headers(exchange) else {})
+
+    def _reached(
+        self, exchange: Exchange, keys: Sequence[str], properties: Mapping[str, Value]
+    ) -> list[Queue]:
         found: dict[Queue, None] = {}
         seen = {exchange}
         waiting = [exchange]
         while waiting:
             source = waiting.pop()
-            reached = source.router.route(key, headers)
+            if not source.name:
+                found.update((self.queues[key], None) for key in keys if key in self.queues)
+                continue
+            reached = source.router.route_all(keys, properties)
             if not reached and source.alternate is not None:
                 alternate = self.exchanges.get(source.alternate)
                 reached = () if alternate is None else (alternate,)
             for each in reached:
                 if isinstance(each, Queue):
                     found[each] = None
-                elif not each.name:
-                    found.update(dict.fromkeys(self.route(each, key, headers)))
                 elif each not in seen:
                     seen.add(each)
                     waiting.append(each)
         return list(found)
 
-    def route_message(self, exchange: Exchange, keys: Iterable[str], header: bytes) -> list[Queue]:
-        """The queues a message reaches under any of its keys; its headers count where an exchange asks."""
-        headers = headers_of(header) if self.looks_at_headers(exchange) else {}
-        found: dict[Queue, None] = {}
-        for key in keys:
-            found.update(dict.fromkeys(self.route(exchange, key, headers)))
-        return list(found)
-
     def looks_at_headers(self, exchange: Exchange) -> bool:
-        """Whether an exchange on the way decides by headers; then a route can't be remembered."""
+        """Whether an exchange on the way decides by headers or properties: no route can be remembered."""
         if self._by_headers_version != self.version:
             self._by_headers_version = self.version
             self._by_headers.clear()
@@ -132,7 +136,7 @@ class VirtualHost:
         waiting = [exchange]
         while waiting:
             source = waiting.pop()
-            if source.router.needs_headers:
+            if source.router.needs_properties:
                 return True
             onward = {binding.destination for binding in source.router.bindings}
             if source.alternate is not None and source.alternate in self.exchanges:
@@ -200,14 +204,13 @@ class VirtualHost:
     ) -> Queue:
         store = self.broker.store
         row = QueueRow(self.name, name, 0, auto_delete, table) if durable and owner is None else None
-        log = store.create_log(label=label_of(row) if row else "")
+        label = label_of(row) if row else ""
+        log = store.create_log(label=label, retention=_retention(arguments))
         cursor = store.create_cursor(log, CURSOR, priorities=arguments.max_priority)
         memory = None
         if arguments.dedup:
             memory = dedup.create(store, log, window=arguments.dedup_window, lasting=row is not None)
-        queue = self.queues[name] = Queue(
-            self.broker,
-            self,
+        queue = self.queues[name] = self._make_queue(
             name,
             cursor=cursor,
             arguments=arguments,
@@ -222,11 +225,42 @@ class VirtualHost:
             queue.defined = self.broker.define(Change(self._queue_row(queue)))
         return queue
 
+    def _make_queue(
+        self,
+        name: str,
+        *,
+        cursor: Cursor,
+        arguments: QueueArguments,
+        table: dict[str, Value],
+        durable: bool = True,
+        auto_delete: bool = False,
+        owner: Connection | None = None,
+        dedup: dedup.Dedup | None = None,
+    ) -> Queue:
+        if arguments.queue_type == "stream":
+            return Stream(
+                self.broker, self, name, cursor=cursor, arguments=arguments, table=table, dedup=dedup
+            )
+        return Queue(
+            self.broker,
+            self,
+            name,
+            cursor=cursor,
+            arguments=arguments,
+            table=table,
+            durable=durable,
+            auto_delete=auto_delete,
+            owner=owner,
+            dedup=dedup,
+        )
+
     def delete_queue(self, queue: Queue) -> int:
         """Deletes it with its bindings and all that is in it; its consumers are told."""
         if queue.deleted:
             return 0
         queue.deleted = True
+        if isinstance(queue, Stream):
+            self.groups.stream_deleted(queue)
         del self.queues[queue.name]
         self.version += 1
         changes = self._let_go(queue)
@@ -234,7 +268,7 @@ class VirtualHost:
             changes.append(Change(self._queue_row(queue), removed=True))
         number = self.broker.define(*changes)
         self._go_with_last_bindings()
-        for what in ("expiry", "delayed", "disuse", "prefetch"):
+        for what in ("expiry", "delayed", "disuse", "prefetch", "age"):
             self.broker.timers.cancel((queue, what))
         for consumer in queue.consumers.clear():
             consumer.channel.consumer_lost(consumer)
@@ -270,6 +304,7 @@ class VirtualHost:
         counts = self._bound_to.setdefault(destination, {})
         counts[source] = counts.get(source, 0) + 1
         self.version += 1
+        self.groups.topic_changed(source)
         return self.broker.define(*self._binding_changes(source, destination, (key, arguments)))
 
     def unbind(self, source: Exchange, destination: Bound, key: str, arguments: Mapping[str, Value]) -> int:
@@ -312,6 +347,12 @@ class VirtualHost:
             counts.pop(source, None)
         if not counts:
             self._bound_to.pop(destination, None)
+
+    def restore_groups(self, beside: SideLogs) -> None:
+        """After the bindings, which say what a topic is made of."""
+        log = beside.get((sidelogs.GROUPS, self.name))
+        if log is not None:
+            self.groups.restore(log)
 
     # their durable shadows
 
@@ -363,6 +404,8 @@ class VirtualHost:
             log = self.broker.store.create_log(label=label_of(row))
         row = row_of(log)
         arguments = QueueArguments.parse(row.arguments, queue=row.name, vhost=self.name)
+        if log.spec.retention != _retention(arguments):
+            self.broker.store.set_retention(log, _retention(arguments))
         cursor = log.cursors.get(CURSOR) or self.broker.store.create_cursor(
             log, CURSOR, priorities=arguments.max_priority
         )
@@ -371,14 +414,11 @@ class VirtualHost:
             window = arguments.dedup_window
             kept = beside.get((sidelogs.DEDUP, log.id))
             memory = dedup.restore(self.broker.store, log, kept, window=window)
-        queue = self.queues[row.name] = Queue(
-            self.broker,
-            self,
+        queue = self.queues[row.name] = self._make_queue(
             row.name,
             cursor=cursor,
             arguments=arguments,
             table=dict(row.arguments),
-            durable=True,
             auto_delete=row.auto_delete,
             dedup=memory,
         )
@@ -399,6 +439,10 @@ class VirtualHost:
         ):
             counts = self._bound_to.setdefault(destination, {})
             counts[source] = counts.get(source, 0) + 1
+
+
+def _retention(arguments: QueueArguments) -> Retention:
+    return retention_of(arguments) if arguments.queue_type == "stream" else Retention()
 
 
 def label_of(row: QueueRow) -> str:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from leveret.broker import overflow
 from leveret.broker.dedup import Dedup, Fresh
 from leveret.storage.errors import BadRequest, WriteFailed
 from leveret.storage.journal import Outcome
@@ -20,6 +19,7 @@ from leveret.storage.records import Message, Record
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
+    from leveret.broker.feed import Feed
     from leveret.broker.queue import Queue
 
 
@@ -31,10 +31,10 @@ class Work:
         self._broker = broker
         self._transaction = broker.store.transaction(undoing=undoing)
         self._appended: dict[Queue, list[Message]] = {}
-        self._returned: dict[Queue, int] = {}
-        """Queues that get messages back, with the bytes of their bodies where that is counted."""
-        self._dropped: dict[Queue, int] = {}
-        """Queues that lose messages that nobody had taken, likewise."""
+        self._returned: dict[Feed, int] = {}
+        """Feeds that get messages back, with the bytes of their bodies where that is counted."""
+        self._dropped: dict[Feed, int] = {}
+        """Feeds that lose messages that nobody had taken, likewise."""
         self._fresh: dict[Dedup, Fresh] = {}
         self._undone: dict[Dedup, list[bytes]] = {}
         """The content headers of what is taken back."""
@@ -60,41 +60,49 @@ class Work:
 
     def unpublish(self, queue: Queue, records: Sequence[Record]) -> None:
         """Publishes that nobody has taken were not stored, after all."""
-        self.drop(queue, [(each.offset, each.offset + 1) for each in records], Outcome.DROPPED)
+        queue.take_out(self, [(each.offset, each.offset + 1) for each in records])
         if queue.dedup is not None:
             self._undone.setdefault(queue.dedup, []).extend(record.header for record in records)
 
     def append(self, queue: Queue, messages: Sequence[Message]) -> None:
         self._appended.setdefault(queue, []).extend(queue.as_kept(messages))
 
-    def settle(self, queue: Queue, ranges: Sequence[Range], outcome: Outcome, *, who: bytes = b"") -> None:
+    def settle(self, feed: Feed, ranges: Sequence[Range], outcome: Outcome, *, who: bytes = b"") -> None:
         """What was in flight is done with."""
-        self._transaction.settle(queue.cursor, ranges, outcome, who=who)
+        self._transaction.settle(feed.cursor, ranges, outcome, who=who)
 
-    def drop(self, queue: Queue, ranges: Sequence[Range], outcome: Outcome) -> None:
+    def drop(self, feed: Feed, ranges: Sequence[Range], outcome: Outcome) -> None:
         """What nobody has taken is done with."""
         if not ranges:
             return
-        self._transaction.drop(queue.cursor, ranges, outcome)
-        self._dropped[queue] = self._dropped.get(queue, 0) + queue.counted_bytes(ranges)
+        self._transaction.drop(feed.cursor, ranges, outcome)
+        self._dropped[feed] = self._dropped.get(feed, 0) + feed.counted_bytes(ranges)
 
     def give_back(
-        self, queue: Queue, ranges: Sequence[Range], *, not_before_us: int = 0, counted: bool = True
+        self,
+        feed: Feed,
+        ranges: Sequence[Range],
+        *,
+        not_before_us: int = 0,
+        counted: bool = True,
+        why: bytes = b"",
     ) -> None:
         """What was in flight goes back to its place."""
-        self._transaction.give_back(queue.cursor, ranges, not_before_us=not_before_us, counted=counted)
-        self._returned[queue] = self._returned.get(queue, 0) + queue.counted_bytes(ranges)
+        self._transaction.give_back(
+            feed.cursor, ranges, not_before_us=not_before_us, counted=counted, why=why
+        )
+        self._returned[feed] = self._returned.get(feed, 0) + feed.counted_bytes(ranges)
 
-    def commit_or_give_back(self, queue: Queue, ranges: Sequence[Range], *, counted: bool = True) -> None:
+    def commit_or_give_back(self, feed: Feed, ranges: Sequence[Range], *, counted: bool = True) -> None:
         """Makes it happen; if it can't be (a full disk), what was in flight goes back instead."""
         try:
             self.commit()
         except (WriteFailed, BadRequest):
-            if not queue.deleted:
+            if not feed.deleted:
                 back = Work(self._broker)
-                back.give_back(queue, ranges, counted=counted)
+                back.give_back(feed, ranges, counted=counted)
                 back.commit()
-                self._broker.stall(queue)
+                self._broker.stall(feed)
 
     def commit(self) -> int:
         """Makes it happen; returns the ticket under which it is durable."""
@@ -109,13 +117,10 @@ class Work:
             dedup.undone(numbers)
         for dedup, fresh in self._fresh.items():
             dedup.stored(fresh)
-        for queue, size_bytes in self._dropped.items():
-            queue.waiting_bytes -= size_bytes
-        for queue, size_bytes in self._returned.items():
-            queue.waiting_bytes += size_bytes
-            if queue.limited:  # what comes back may be too much; nobody is served before that is seen
-                overflow.trim(queue)
-            queue.wake()
+        for feed, size_bytes in self._dropped.items():
+            feed.waiting_bytes -= size_bytes
+        for feed, size_bytes in self._returned.items():
+            feed.returned(size_bytes)
         for queue, messages in self._appended.items():
             queue.appended(messages)
         return ticket

@@ -22,6 +22,7 @@ from typing import Protocol
 from leveret.broker.broker import Broker, Limits
 from leveret.broker.channel import Channel
 from leveret.broker.definitions import Change, Row
+from leveret.broker.groups.partition import Partition
 from leveret.broker.handshake import State
 from leveret.server.alarms import Alarms, Shortage
 from leveret.server.flight.endpoint import FlightEndpoint, FlightSettings
@@ -217,6 +218,9 @@ class Server:
             self.failure = error
             log.critical("stopping: %s", error, exc_info=None if isinstance(error, StorageError) else error)
             self._stopping = asyncio.get_running_loop().create_task(self.stop())
+
+    def refused_late(self, partition: Partition, count: int) -> None:
+        log.warning("%s: %d settlements came too late and were refused", partition, count)
 
     def nacked(self, channel: Channel, reason: str, count: int) -> None:
         log.warning(

@@ -106,6 +106,19 @@ class AckSet:
             if self._low in self._above:
                 self._raise_low(self._low)
 
+    def unsettle(self, start: int, stop: int) -> None:
+        """[start, stop) is not settled after all. Rare: below `low` the set fills up again."""
+        if not 0 <= start < stop <= OFFSET_LIMIT:
+            raise bad_range(start, stop)
+        if start >= self._low:
+            self._above.remove(start, stop)
+            return
+        if stop < self._low:
+            self._above.add(stop, self._low)
+        else:
+            self._above.remove(start, stop)
+        self._low = start
+
     def _raise_low(self, settled: int) -> int:
         """Move `low` up to `settled` or further; return how many of [low, settled) were settled before."""
         low, above = self._low, self._above

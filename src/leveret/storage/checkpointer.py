@@ -277,7 +277,7 @@ def _plan_messages(log: Log, now_us: int) -> Plan:
     plan = retention.plan(views, log.spec.retention, now_us)
     for info in plan.expire:
         for cursor in log.cursors.values():
-            waiting = cursor.progress.ready_within(info.first, info.last + 1)
+            waiting = cursor.progress.never_taken(info.first, info.last + 1)
             if waiting:
                 cursor.drop(waiting, Outcome.RETENTION)
     return plan

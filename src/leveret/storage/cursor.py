@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from leveret.storage.errors import BadName, BadRequest, UnknownCursor
+from leveret.storage.errors import BadName, BadRequest, OffsetOutOfRange, UnknownCursor
 from leveret.storage.journal import Entry, Kind, Outcome
 from leveret.storage.log import Log
 from leveret.storage.offsets import OFFSET_LIMIT, Range
@@ -125,21 +125,48 @@ class Cursor:
             return self._recorder.record(self, Entry(Kind.SETTLED, ranges, outcome, who))
 
     def give_back(
-        self, ranges: Sequence[Range], *, not_before_us: int = 0, counted: bool = True, who: bytes = b""
+        self,
+        ranges: Sequence[Range],
+        *,
+        not_before_us: int = 0,
+        counted: bool = True,
+        who: bytes = b"",
+        why: bytes = b"",
     ) -> int:
         """What was taken goes back to its place, now or not before a time; its delivery count grows."""
-        self.check(who, not_before_us)
+        self.check(who, not_before_us, why)
         with self._recorder.lock:
-            self.progress.give_back(ranges, not_before_us=not_before_us, counted=counted)
-            entry = Entry(Kind.RETURNED, ranges, int(counted), who, not_before_us)
+            self.progress.give_back(ranges, not_before_us=not_before_us, counted=counted, why=why)
+            entry = Entry(Kind.RETURNED, ranges, int(counted), who, not_before_us, why=why)
             return self._recorder.record(self, entry)
 
-    def drop(self, ranges: Sequence[Range], outcome: Outcome, *, who: bytes = b"") -> int:
+    def drop(self, ranges: Sequence[Range], outcome: Outcome, *, who: bytes = b"", why: bytes = b"") -> int:
         """What nobody has taken (ready or delayed) is settled: expired, purged, over a limit."""
-        self.check(who)
+        self.check(who, why=why)
         with self._recorder.lock:
             self.progress.drop(ranges)
-            return self._recorder.record(self, Entry(Kind.SETTLED, ranges, outcome, who))
+            return self._recorder.record(self, Entry(Kind.SETTLED, ranges, outcome, who, why=why))
+
+    def seek(self, offset: int, *, who: bytes = b"", why: bytes = b"") -> int:
+        """Goes on from an offset, back or ahead. What is in flight is nobody's any more."""
+        self.check(who, why=why)
+        if not 0 <= offset <= self.log.next:
+            raise OffsetOutOfRange(f"offset {offset} of a log that ends at {self.log.next}")
+        with self._recorder.lock:
+            absent = self.progress.seek(offset, self.log.present(), self.log.next)
+            if self.progress.priorities:
+                self.progress.prioritise(self.log.priorities())
+            ticket = self._recorder.record(self, Entry(Kind.SOUGHT, [(0, offset)], who=who, why=why))
+            if absent:
+                ticket = self._recorder.record(self, Entry(Kind.SETTLED, absent, Outcome.RETENTION))
+        return ticket
+
+    def recall(self, ranges: Sequence[Range], *, who: bytes = b"", why: bytes = b"") -> int:
+        """What is settled is to be delivered once more; the log must still have it."""
+        self.check(who, why=why)
+        with self._recorder.lock:
+            self.progress.recall(ranges)
+            return self._recorder.record(self, Entry(Kind.RECALLED, ranges, who=who, why=why))
 
     def note_synced(self, ranges: Sequence[Range]) -> int:
         """For the audit: these offsets are durable now."""
@@ -186,14 +213,14 @@ class Cursor:
         self._move_mark(self.progress.low)
         self._mark_safe, self._mark_ticket = self.progress.mark, 0  # lost only together with the cursor
 
-    def check(self, who: bytes = b"", not_before_us: int = 0) -> None:
+    def check(self, who: bytes = b"", not_before_us: int = 0, why: bytes = b"") -> None:
         """Raises when nothing can be recorded, or not this."""
         if self.deleted:
             raise UnknownCursor(f"cursor {self.name!r} of log {self.log.id} has been deleted")
-        if len(who) > _WHO_BYTES_MAX or not 0 <= not_before_us < OFFSET_LIMIT:
+        if max(len(who), len(why)) > _WHO_BYTES_MAX or not 0 <= not_before_us < OFFSET_LIMIT:
             raise BadRequest(
-                "a consumer's name or a time that does not fit",
-                hint="A name has at most 255 bytes, a time is a number of microseconds below 2**63.",
+                "a consumer's name, a reason or a time that does not fit",
+                hint="Names and reasons have at most 255 bytes, a time is less than 2**63 microseconds.",
             )
 
     def _safe_mark(self) -> int:

@@ -7,6 +7,7 @@ read into Arrow by the same code; its records are entries. The fields of a recor
     flags          PERSISTENT | kind << 1
     priority       the outcome of a settlement; 1 for a return that is counted
     routing key    who: the consumer's name
+    exchange       why: the last error of what comes back, the reason for what is skipped; else empty
     header         not before: u64 (us); empty when there is no delay
     body           ranges of offsets: (start u64, stop u64) each
 
@@ -46,6 +47,10 @@ class Kind(IntEnum):
     """In flight, and not given back when the store is opened again: somebody keeps account of it."""
     RELEASED = 9
     """What was leased is ready again, as if nobody had had it."""
+    SOUGHT = 10
+    """The cursor goes on from the stop of the range, whatever was done before: also what lies behind it."""
+    RECALLED = 11
+    """What was settled is to be delivered once more."""
 
 
 class Outcome(IntEnum):
@@ -75,11 +80,12 @@ class Entry(NamedTuple):
     who: bytes = b""
     not_before_us: int = 0
     time_us: int = 0
+    why: bytes = b""
 
     def message(self) -> Message:
         """As it is appended to a journal; the time is the append's."""
         return Message(
-            b"",
+            self.why,
             self.who,
             self.not_before_us.to_bytes(8, "little") if self.not_before_us else b"",
             array("Q", chain.from_iterable(self.ranges)).tobytes(),
@@ -98,4 +104,5 @@ class Entry(NamedTuple):
             record.routing_key,
             int.from_bytes(record.header, "little"),
             record.time_us,
+            record.exchange,
         )

@@ -34,6 +34,8 @@ APPEND_BYTES_MAX = 1 << 30
 _FEW = 4
 _UNFIT = b"\xff"
 _CACHED_BLOCKS = 16
+_SEGMENTS_PER_AGE = 8
+"""Where messages go by age, the files are so fine that they are gone soon after."""
 
 _first_of_batch = itemgetter(0)
 _offset_of = itemgetter(0)
@@ -128,8 +130,14 @@ class Log:
         return bool(self._held.pending or self._held.frozen)
 
     def is_full(self, segment: Segment) -> bool:
-        """Whether the next batch would begin a new segment."""
-        return segment.info.length_bytes >= self._segment_bytes
+        """Whether the next batch would begin a new segment: it is large, or goes far back in time."""
+        age_us, info = self.spec.retention.max_age_us, segment.info
+        old = age_us is not None and info.newest_us - info.oldest_us >= age_us // _SEGMENTS_PER_AGE
+        return old or info.length_bytes >= self._full_bytes
+
+    @property
+    def _full_bytes(self) -> int:
+        return self.spec.retention.segment_bytes or self._segment_bytes
 
     # appending
 
@@ -159,6 +167,29 @@ class Log:
         """The record at an offset; None when it is gone."""
         found = self.read([(offset, offset + 1)])
         return found[0] if found else None
+
+    def first_at(self, time_us: int) -> int:
+        """The lowest offset that came in at this time or later; `next` when there is none yet."""
+        end, held = self.next, self._held
+        for segment in held.segments:
+            if segment.info.newest_us >= time_us:
+                return self._first_in(segment, time_us)
+        return next((batch.first for batch in held.batches() if batch.time_us >= time_us), end)
+
+    def _first_in(self, segment: Segment, time_us: int) -> int:
+        """The same in a segment that has such a message, or had it before it was damaged."""
+        blocks = segment.blocks()
+
+        def newest(block: Block) -> int:
+            loaded = self._cache.load(segment, block)
+            return loaded[-1].time_us if loaded else 0
+
+        at = bisect_left(blocks, time_us, key=newest)
+        for block in blocks[at:]:
+            for record in self._cache.load(segment, block):
+                if record.time_us >= time_us:
+                    return record.offset
+        return segment.info.last + 1
 
     def check_range(self, start: int, stop: int) -> None:
         if not 0 <= start < stop <= self.next:
@@ -271,7 +302,7 @@ class Log:
         for batch in batches:
             part.append(batch)
             size += batch.size + batch_bytes(len(batch.messages))
-            if size >= self._segment_bytes:
+            if size >= self._full_bytes:
                 yield part
                 part, size = [], 0
         if part:

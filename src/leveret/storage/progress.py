@@ -25,6 +25,8 @@ from leveret.storage.records import Message
 _DUE_SHIFT = 64
 _OFFSET_MASK = (1 << _DUE_SHIFT) - 1
 _SECTIONS = Struct("<QQQQQQQ")
+_TAIL = Struct("<QQ")
+_REASON = Struct("<QB")
 
 
 class Progress:
@@ -36,13 +38,18 @@ class Progress:
         self.leased = OffsetSet()
         """Those in flight that stay so when the store is opened again."""
         self.delayed = OffsetSet()
+        self.postponed = OffsetSet()
+        """Unsettled offsets that have been delayed, also when the delay is over: nothing waits for them."""
         self.counts: dict[int, int] = {}
         """How often an unsettled offset was returned; an offset that is in here has been delivered before."""
+        self.reasons: dict[int, bytes] = {}
+        """Why some of those were returned the last time."""
         self.mark = start
         """No offset at or above it has been delivered."""
         self.redelivered_below = 0
         """After an unclean stop nobody knows which of these were delivered: all of them may have been."""
         self._end = start  # no offset at or above it has ever been ready
+        self._passed = 0  # where the search for the watermark goes on
         self._due: list[int] = []  # a heap of due time << 64 | offset: 48 bytes a delay, and no scans
         self._ready = [OffsetSet() for _ in range(priorities + 1)]
         self._levels = [OffsetSet() for _ in range(priorities + 1)]  # unsettled, by priority; [0] unused
@@ -60,16 +67,29 @@ class Progress:
         return self.settled.low
 
     @property
+    def watermark(self) -> int:
+        """The lowest offset that is neither settled nor postponed; it moves up only, but for `seek`."""
+        at = self.settled.next_unsettled(max(self._passed, self.settled.low))
+        while at in self.postponed:
+            at = self.settled.next_unsettled(self.postponed.first_absent(at))
+        self._passed = at
+        return at
+
+    @property
     def ready(self) -> int:
         """How many can be taken now."""
         return sum(map(len, self._ready))
 
     @property
+    def highest(self) -> int:
+        """The highest offset that was taken or settled; one below `low` when there is none above it."""
+        taken = (each.last() for each in (self.in_flight, self.postponed))
+        return max(self.settled.highest, *(-1 if last is None else last for last in taken))
+
+    @property
     def span(self) -> int:
         """From the lowest unsettled offset to the highest that was taken."""
-        last = self.in_flight.last()
-        highest = max(self.settled.highest, -1 if last is None else last)
-        return max(0, highest + 1 - self.settled.low)
+        return max(0, self.highest + 1 - self.settled.low)
 
     @property
     def next_due_us(self) -> int | None:
@@ -91,8 +111,15 @@ class Progress:
         return stop - start - self.settled.settled_above.count(start, stop) if start < stop else 0
 
     def has_busy(self, start: int, stop: int) -> bool:
-        """Whether an offset of [start, stop) is in flight or delayed."""
-        return any(each.count(start, stop) for each in (self.in_flight, self.delayed))
+        """Whether an offset of [start, stop) is in flight or postponed."""
+        return any(each.count(start, stop) for each in (self.in_flight, self.postponed))
+
+    def never_taken(self, start: int, stop: int) -> list[Range]:
+        """What of [start, stop) is ready and was never postponed."""
+        found = OffsetSet(self.ready_within(start, stop))
+        if self.postponed:
+            found.remove_many(list(self.postponed.ranges(start, stop)))
+        return list(found.ranges())
 
     def ready_within(self, start: int, stop: int) -> list[Range]:
         """What of [start, stop) is ready."""
@@ -101,6 +128,11 @@ class Progress:
     def next_ready(self) -> int | None:
         """What would be taken next."""
         return next((level.first() for level in reversed(self._ready) if level), None)
+
+    def ready_from(self, start: int) -> int | None:
+        """The lowest offset at or above this that is ready."""
+        found = (level.first(start) for level in self._ready)
+        return min((offset for offset in found if offset is not None), default=None)
 
     def ready_ranges(self) -> Iterator[Range]:
         """What can be taken, in the order in which it would be."""
@@ -186,14 +218,41 @@ class Progress:
         self.delayed.remove_many(ranges)
         self._settle(ranges)
 
-    def give_back(self, ranges: Sequence[Range], *, not_before_us: int = 0, counted: bool = True) -> None:
+    def give_back(
+        self, ranges: Sequence[Range], *, not_before_us: int = 0, counted: bool = True, why: bytes = b""
+    ) -> None:
         """From in flight to ready, at the original place, or to delayed until a time."""
         self._leave_flight(ranges)
-        self._count(ranges, counted)
+        self._count(ranges, counted, why)
         if not_before_us:
             self._delay(ranges, not_before_us)
         else:
             self._make_ready(ranges)
+
+    def seek(self, start: int, present: Iterable[Range], stop: int) -> list[Range]:
+        """Forgets all but that it goes on from `start`; what is not present is settled, and returned."""
+        self._begin_at(start)
+        for each in (*self._ready, *self._levels):
+            each.clear()
+        return self.open(present, stop)
+
+    def _begin_at(self, start: int) -> None:
+        self.settled = AckSet(start)
+        for each in (self.in_flight, self.leased, self.delayed, self.postponed):
+            each.clear()
+        self.counts, self.reasons, self._due, self._passed = {}, {}, [], 0
+
+    def recall(self, ranges: Sequence[Range]) -> None:
+        """From settled to ready, once more; the watermark stays where it is."""
+        self.check_settled(ranges)
+        self._unsettle(ranges)
+        self._make_ready(ranges)
+
+    def _unsettle(self, ranges: Sequence[Range]) -> None:
+        for start, stop in ranges:
+            self.settled.unsettle(start, stop)
+        self.postponed.add_many(ranges)
+        self._count(ranges, counted=False)
 
     def _make_ready(self, ranges: Sequence[Range]) -> None:
         if len(self._ready) == 1:
@@ -213,6 +272,14 @@ class Progress:
                     f"offsets {start} to {stop - 1} are not all waiting to be delivered",
                     hint="Settle what is in flight with an ack or a reject; what is settled stays settled.",
                 )
+
+    def check_settled(self, ranges: Sequence[Range]) -> None:
+        """Raises unless each of these is settled, once."""
+        _check_disjoint(ranges)
+        for start, stop in ranges:
+            if stop > self._end or next(self.settled.unsettled(start, stop), None) is not None:
+                hint = "Only what is done with can be recalled."
+                raise BadRequest(f"{_offsets_are(start, stop)} not settled", hint=hint)
 
     def check_in_flight(self, ranges: Sequence[Range]) -> None:
         """Raises unless each of these is in flight, once."""
@@ -258,6 +325,8 @@ class Progress:
         self.settled.settle_many(ranges)
         if self.counts:
             self._forget_counts(ranges)
+            if self.postponed:
+                self.postponed.remove_many(ranges)
         for level in self._levels[1:]:
             level.remove_many(ranges)
 
@@ -265,19 +334,24 @@ class Progress:
         if sum(stop - start for start, stop in ranges) <= len(self.counts):
             for start, stop in ranges:
                 for offset in range(start, stop):
-                    self.counts.pop(offset, None)
+                    if self.counts.pop(offset, None) is not None and self.reasons:
+                        self.reasons.pop(offset, None)
         else:
             settled = self.settled
             self.counts = {offset: n for offset, n in self.counts.items() if offset not in settled}
+            self.reasons = {offset: why for offset, why in self.reasons.items() if offset in self.counts}
 
-    def _count(self, ranges: Sequence[Range], counted: bool) -> None:
+    def _count(self, ranges: Sequence[Range], counted: bool, why: bytes = b"") -> None:
         counts = self.counts
         for start, stop in ranges:
             for offset in range(start, stop):
                 counts[offset] = counts.get(offset, 0) + counted
+                if why:
+                    self.reasons[offset] = why
 
     def _delay(self, ranges: Sequence[Range], not_before_us: int) -> None:
         self.delayed.add_many(ranges)
+        self.postponed.add_many(ranges)
         due = not_before_us << _DUE_SHIFT
         for start, stop in ranges:
             for offset in range(start, stop):
@@ -315,15 +389,20 @@ class Progress:
         elif entry.kind is Kind.RETURNED:
             self.in_flight.remove_many(ranges)
             self.leased.remove_many(ranges)
-            self._count(ranges, counted=bool(entry.outcome))
+            self._count(ranges, counted=bool(entry.outcome), why=entry.why)
             if entry.not_before_us:
                 self.delayed.add_many(ranges)
+                self.postponed.add_many(ranges)
                 due = entry.not_before_us << _DUE_SHIFT
                 self._due.extend(due | offset for start, stop in ranges for offset in range(start, stop))
         elif entry.kind is Kind.MARKED:
             self.mark = max(self.mark, ranges[0][1])
         elif entry.kind is Kind.REOPENED:
             self.redelivered_below = max(self.redelivered_below, ranges[0][1])
+        elif entry.kind is Kind.SOUGHT:
+            self._begin_at(ranges[0][1])
+        elif entry.kind is Kind.RECALLED:
+            self._unsettle(ranges)
 
     def open(self, present: Iterable[Range], stop: int) -> list[Range]:
         """Makes ready what is present; settles, and returns, what is neither present nor settled."""
@@ -365,6 +444,8 @@ class Progress:
         copy.in_flight = self.in_flight.copy()
         copy.leased = self.leased.copy()
         copy.delayed = self.delayed.copy()
+        copy.postponed = self.postponed.copy()
+        copy.reasons = self.reasons.copy()
         copy.counts = self.counts.copy()
         copy.mark = self.mark
         copy.redelivered_below = self.redelivered_below
@@ -377,16 +458,15 @@ class Progress:
         counts = array("Q", chain.from_iterable(self.counts.items()))
         sets = [self.settled.encode(), self.in_flight.encode()]
         parts = [*sets, due.tobytes(), counts.tobytes(), self.leased.encode()]
-        return _SECTIONS.pack(self.mark, self.redelivered_below, *map(len, parts)) + b"".join(parts)
+        head = _SECTIONS.pack(self.mark, self.redelivered_below, *map(len, parts))
+        reasons = b"".join(_REASON.pack(offset, len(why)) + why for offset, why in self.reasons.items())
+        tail = [self.postponed.encode(), reasons]
+        return b"".join((head, *parts, _TAIL.pack(*map(len, tail)), *tail))
 
     @classmethod
     def decode(cls, data: bytes, *, priorities: int = 0) -> Progress:
         mark, redelivered_below, *sizes = _SECTIONS.unpack_from(data)
-        parts = []
-        at = _SECTIONS.size
-        for size in sizes:
-            parts.append(data[at : at + size])
-            at += size
+        parts, at = _cut(data, _SECTIONS.size, sizes)
         progress = cls(priorities=priorities)
         progress.mark, progress.redelivered_below = mark, redelivered_below
         progress.settled = AckSet.decode(parts[0])
@@ -398,7 +478,30 @@ class Progress:
         heapify(progress._due)
         progress.delayed = OffsetSet((offset, offset + 1) for offset in due[::2])
         progress.counts = dict(zip(counts[::2], counts[1::2], strict=True))
+        if at < len(data):
+            (postponed, reasons), _ = _cut(data, at + _TAIL.size, _TAIL.unpack_from(data, at))
+            progress.postponed = OffsetSet.decode(postponed)
+            progress.reasons = dict(_reasons(reasons))
+        else:  # written before there was a tail
+            progress.postponed = progress.delayed.copy()
         return progress
+
+
+def _cut(data: bytes, at: int, sizes: Iterable[int]) -> tuple[list[bytes], int]:
+    """Sections of these sizes, one behind the other, and where they end."""
+    parts = []
+    for size in sizes:
+        parts.append(data[at : at + size])
+        at += size
+    return parts, at
+
+
+def _reasons(data: bytes) -> Iterator[tuple[int, bytes]]:
+    at = 0
+    while at < len(data):
+        offset, size = _REASON.unpack_from(data, at)
+        at += _REASON.size + size
+        yield offset, data[at - size : at]
 
 
 def _check_disjoint(ranges: Sequence[Range]) -> None:

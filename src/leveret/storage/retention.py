@@ -25,6 +25,8 @@ class Retention(NamedTuple):
     max_age_us: int | None = None
     max_bytes: int | None = None
     audit_us: int = 0
+    segment_bytes: int = 0
+    """How large its files grow; 0 leaves it to the store. Messages go by whole files."""
 
     @property
     def is_timed(self) -> bool:
@@ -91,7 +93,7 @@ def _plan_stream(segments: Sequence[SegmentView], policy: Retention, now_us: int
     for view in segments:
         info = view.info
         too_old = policy.max_age_us is not None and info.newest_us + policy.max_age_us <= now_us
-        if view.sealed and (excess > 0 or too_old):
+        if too_old or (view.sealed and excess > 0):
             excess -= info.length_bytes
             if view.unsettled:
                 result.expire.append(info)

@@ -84,6 +84,7 @@ class Store:
         self._logs: dict[int, Log] = {}
         self._deleted: list[str] = []
         self._pending_bytes = 0
+        self._retention_due = False
         self.damage: list[Damage] = []
         """What was found damaged since the store was opened."""
         self._lock = _lock(files)
@@ -235,11 +236,16 @@ class Store:
 
     @property
     def checkpoint_due(self) -> bool:
-        """Whether there is enough in memory, or in the WAL, that a checkpoint should run."""
+        """Whether enough is in memory, in the WAL, or to be deleted, that a checkpoint should run."""
         return (
-            self._pending_bytes >= self._options.memory_bytes
+            self._retention_due
+            or self._pending_bytes >= self._options.memory_bytes
             or self._wal.written_bytes >= self._options.wal_bytes
         )
+
+    def retire(self) -> None:
+        """Some messages are older, or more, than is to be kept: the next checkpoint should come soon."""
+        self._retention_due = True
 
     def flush(self, log: Log) -> None:
         """Writes what one log has in memory, for readers in other processes. Any thread."""
@@ -297,7 +303,10 @@ class Store:
                     cursor.progress.release(entry.ranges)
                 else:
                     cursor.progress.give_back(
-                        entry.ranges, not_before_us=entry.not_before_us, counted=bool(entry.outcome)
+                        entry.ranges,
+                        not_before_us=entry.not_before_us,
+                        counted=bool(entry.outcome),
+                        why=entry.why,
                     )
                 self.record(cursor, entry)
             for cursor, entry in transaction.drops:
@@ -377,6 +386,7 @@ class Store:
             raise UnknownLog(f"log {log.id} has been deleted")
 
     def _checkpoint(self, *, clean: bool = False, opening: bool = False) -> None:
+        self._retention_due = False
         self._checkpointer.run(
             self._logs, next_id=lambda: self._next_id, deleted=self._deleted, clean=clean, opening=opening
         )

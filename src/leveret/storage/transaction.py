@@ -65,10 +65,17 @@ class Transaction:
         self.entries.append((cursor, Entry(Kind.SETTLED, ranges, outcome, who)))
 
     def give_back(
-        self, cursor: Cursor, ranges: Sequence[Range], *, not_before_us: int = 0, counted: bool = True
+        self,
+        cursor: Cursor,
+        ranges: Sequence[Range],
+        *,
+        not_before_us: int = 0,
+        counted: bool = True,
+        why: bytes = b"",
     ) -> None:
         """What was taken goes back to its place."""
-        self.entries.append((cursor, Entry(Kind.RETURNED, ranges, int(counted), b"", not_before_us)))
+        entry = Entry(Kind.RETURNED, ranges, int(counted), b"", not_before_us, why=why)
+        self.entries.append((cursor, entry))
 
     def release(self, cursor: Cursor, ranges: Sequence[Range]) -> None:
         """What was leased is ready, as if nobody had had it."""
@@ -95,7 +102,7 @@ class Transaction:
             counts[log.id] += len(messages)
             self._store.prepare(log, counts[log.id], undoing=self.undoing)
         for cursor, entry in (*self.entries, *self.drops):
-            cursor.check(entry.who, entry.not_before_us)
+            cursor.check(entry.who, entry.not_before_us, entry.why)
         for cursor, who in self.held.values():
             cursor.check(who)
         for cursor, ranges in _by_cursor(self.entries):

@@ -65,8 +65,8 @@ class Faults:
         self._duplicates[queue] = n
         original = queue.take
 
-        def take(count: int, *, who: bytes) -> tuple[int, list[Record]]:
-            taken, records = original(count, who=who)
+        def take(count: int, *, who: bytes, before: int | None = None) -> tuple[int, list[Record]]:
+            taken, records = original(count, who=who, before=before)
             copied = records[: self._duplicates[queue]]
             self._duplicates[queue] -= len(copied)
             if copied:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
+from leveret.broker.exchanges.consistent_hash import ConsistentHashRouter
 from leveret.broker.exchanges.direct import DirectRouter
 from leveret.broker.exchanges.fanout import FanoutRouter
 from leveret.broker.exchanges.headers import HeadersRouter
@@ -17,7 +18,13 @@ from leveret.broker.exchanges.router import Binding, Destination, Router
 from leveret.broker.exchanges.topic import TopicRouter
 
 ROUTERS: Final[Mapping[str, type[Router[Any]]]] = MappingProxyType(
-    {"direct": DirectRouter, "fanout": FanoutRouter, "topic": TopicRouter, "headers": HeadersRouter}
+    {
+        "direct": DirectRouter,
+        "fanout": FanoutRouter,
+        "topic": TopicRouter,
+        "headers": HeadersRouter,
+        "x-consistent-hash": ConsistentHashRouter,
+    }
 )
 
 __all__ = ["ROUTERS", "Binding", "Destination", "Router"]

@@ -19,7 +19,7 @@ class DirectRouter(Router[Destination]):
         super().__init__()
         self._keys: dict[str, Tally[Destination]] = {}
 
-    def route(self, routing_key: str, headers: Mapping[str, Value]) -> Collection[Destination]:
+    def route(self, routing_key: str, properties: Mapping[str, Value]) -> Collection[Destination]:
         found = self._keys.get(routing_key)
         return tuple(found) if found else ()
 

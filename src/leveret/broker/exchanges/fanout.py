@@ -18,7 +18,7 @@ class FanoutRouter(Router[Destination]):
         super().__init__()
         self._bound: Tally[Destination] = Tally()
 
-    def route(self, routing_key: str, headers: Mapping[str, Value]) -> Collection[Destination]:
+    def route(self, routing_key: str, properties: Mapping[str, Value]) -> Collection[Destination]:
         return tuple(self._bound)
 
     def _index(self, binding: Binding[Destination]) -> None:

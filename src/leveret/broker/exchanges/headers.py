@@ -56,11 +56,13 @@ class HeadersRouter(Router[Destination]):
     >>> router = HeadersRouter[str]()
     >>> router.bind("pdf reports", "", {"x-match": "all", "format": "pdf", "type": "report"})
     True
-    >>> router.route("", {"format": "pdf", "type": "report", "size": 3}), router.route("", {"format": "pdf"})
-    (('pdf reports',), ())
+    >>> router.route("", {"headers": {"format": "pdf", "type": "report", "size": 3}})
+    ('pdf reports',)
+    >>> router.route("", {"headers": {"format": "pdf"}})
+    ()
     """
 
-    needs_headers = True
+    needs_properties = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -87,8 +89,11 @@ all-with-x, or any-with-x
                 f"Invalid x-match field value {as_term(match)}; expected all, any, all-with-x, or any-with-x"
             )
 
-    def route(self, routing_key: str, headers: Mapping[str, Value]) -> Collection[Destination]:
-        given = {key: comparable(value) for key, value in headers.items()}
+    def route(self, routing_key: str, properties: Mapping[str, Value]) -> Collection[Destination]:
+        headers = properties.get("headers")
+        given = (
+            {key: comparable(value) for key, value in headers.items()} if isinstance(headers, dict) else {}
+        )
         found: dict[Destination, None] = {}
         for pattern in self._patterns.values():
             if pattern.fits(given):

@@ -9,8 +9,8 @@ are called once per binding that appears or disappears, never for one that was t
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Hashable, Iterator, Mapping
-from typing import ClassVar, Generic, NamedTuple, TypeVar
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from typing import Generic, NamedTuple, TypeVar
 
 from leveret.amqp.tables import Value
 from leveret.broker.terms import identity
@@ -35,16 +35,16 @@ class Router(ABC, Generic[Destination]):
     ('a queue',)
     """
 
-    needs_headers: ClassVar[bool] = False
-    """Whether `route` looks at the headers; if not, whoever calls it need not decode them."""
+    needs_properties: bool = False
+    """Whether `route` looks at properties or headers; if not, whoever calls it need not decode them."""
 
     def __init__(self) -> None:
         self._of: dict[Destination, dict[Hashable, Binding[Destination]]] = {}
         self._count = 0
 
     @abstractmethod
-    def route(self, routing_key: str, headers: Mapping[str, Value]) -> Collection[Destination]:
-        """Where a message goes, each destination once."""
+    def route(self, routing_key: str, properties: Mapping[str, Value]) -> Collection[Destination]:
+        """Where a message goes, each destination once. Its headers are `properties["headers"]`."""
 
     @abstractmethod
     def _index(self, binding: Binding[Destination]) -> None: ...
@@ -52,18 +52,34 @@ class Router(ABC, Generic[Destination]):
     @abstractmethod
     def _unindex(self, binding: Binding[Destination]) -> None: ...
 
+    def route_all(
+        self, routing_keys: Sequence[str], properties: Mapping[str, Value]
+    ) -> Collection[Destination]:
+        """Where a message goes that has several keys, its own first; each destination once."""
+        if len(routing_keys) == 1:
+            return self.route(routing_keys[0], properties)
+        found: dict[Destination, None] = {}
+        for key in routing_keys:
+            found.update(dict.fromkeys(self.route(key, properties)))
+        return found
+
+    def configure(self, arguments: Mapping[str, Value]) -> None:
+        """Take what the exchange's arguments say about routing; `PreconditionFailed` if it is wrong."""
+
     def check_arguments(self, arguments: Mapping[str, Value]) -> None:
         """Raise `PreconditionFailed` if a binding can't have these; most types take any."""
 
     def bind(self, destination: Destination, routing_key: str, arguments: Mapping[str, Value]) -> bool:
-        """False when this very binding existed: same destination, same key, same arguments."""
-        mine = self._of.setdefault(destination, {})
+        """False when this very binding existed: same destination, same key, same arguments.
+
+        `PreconditionFailed`, and nothing has changed, if no binding of this type can have such a key.
+        """
         key = (routing_key, identity(arguments))
-        if key in mine:
+        if key in self._of.get(destination, ()):
             return False
         binding = Binding(destination, routing_key, arguments)
         self._index(binding)
-        mine[key] = binding
+        self._of.setdefault(destination, {})[key] = binding
         self._count += 1
         return True
 

@@ -12,11 +12,18 @@ from leveret.amqp.errors import NotAllowed, NotFound, NotImplemented_, Precondit
 from leveret.amqp.frames import content_frames
 from leveret.amqp.methods import make
 from leveret.amqp.names import to_text
+from leveret.amqp.tables import Value
 from leveret.broker import arguments, deadlines, expiry, replyto
-from leveret.broker.channel import counted_header
 from leveret.broker.consumer import Consumer
+from leveret.broker.feed import Source
+from leveret.broker.groups import settings, topics
+from leveret.broker.groups.member import Member
 from leveret.broker.methods.names import table_of
 from leveret.broker.queue import Queue
+from leveret.broker.streams import positions
+from leveret.broker.streams.reader import Reader
+from leveret.broker.streams.stream import Stream
+from leveret.broker.terms import type_name
 from leveret.storage.errors import WriteFailed
 from leveret.storage.journal import Outcome
 from leveret.storage.offsets import Range
@@ -37,8 +44,8 @@ def qos(channel: Channel, method: spec.Basic.Qos) -> None:
         channel.prefetch = shared
         for consumer in channel.consumers.values():
             if consumer is not channel.reply_consumer:
-                consumer.queue.consumers.unblock(channel)
-                consumer.queue.wake()
+                consumer.source.unblock(channel)
+                consumer.source.wake()
     if not method.global_:
         channel.consumer_prefetch = method.prefetch_count
         if channel.connection.properties.get("product") == "py-amqp":
@@ -57,8 +64,8 @@ def _change_running(channel: Channel, prefetch: int) -> None:
     for consumer in channel.consumers.values():
         if consumer is not channel.reply_consumer:
             consumer.prefetch = prefetch
-            queue = consumer.queue
-            broker.timers.set((queue, "prefetch"), broker.turn_us + _MOMENT_US, queue.wake)
+            source = consumer.source
+            broker.timers.set((source, "prefetch"), broker.turn_us + _MOMENT_US, source.wake)
 
 
 def consume(channel: Channel, method: spec.Basic.Consume) -> None:
@@ -68,7 +75,14 @@ def consume(channel: Channel, method: spec.Basic.Consume) -> None:
     if method.queue == replyto.NAME:
         _consume_replies(channel, tag, method)
         return
+    table = table_of(method)
+    if "x-group" in table:
+        _join(channel, tag, method, table)
+        return
     queue = _queue(channel, method.queue)
+    if isinstance(queue, Stream):
+        _read(channel, tag, method, queue)
+        return
     own = {"queue": queue.name, "vhost": channel.vhost.name, "queue_type": queue.arguments.queue_type}
     arguments.check_consumer(table_of(method), **own)
     where = {"queue": queue.name, "vhost": channel.vhost.name}
@@ -87,6 +101,56 @@ def consume(channel: Channel, method: spec.Basic.Consume) -> None:
     channel.add_consumer(consumer)
     if not method.nowait:
         channel.reply(make(spec.Basic.ConsumeOk, consumer_tag=tag))
+
+
+def _read(channel: Channel, tag: str, method: spec.Basic.Consume, stream: Stream) -> None:
+    """A stream, from where the consumer likes."""
+    table, where = table_of(method), {"queue": stream.name, "vhost": channel.vhost.name}
+    arguments.check_consumer(table, queue_type="stream", **where)
+    position = positions.of_consumer(table, **where)
+    _check_credit(channel, method, stream)
+    channel.broker.flush()
+    reader = Reader(stream, position.in_(stream.log, now_us=channel.broker.now_us()))
+    consumer = Consumer(channel, reader, tag, prefetch=channel.consumer_prefetch)
+    reader.consumer = consumer
+    stream.add_consumer(consumer)
+    channel.add_consumer(consumer)
+    if not method.nowait:
+        channel.reply(make(spec.Basic.ConsumeOk, consumer_tag=tag))
+
+
+def _check_credit(channel: Channel, method: spec.Basic.Consume, stream: Stream) -> None:
+    """Streams are never empty: who reads them must say how much at a time, and settle."""
+    if not channel.consumer_prefetch:
+        raise PreconditionFailed(f"consumer prefetch count is not set for '{stream}'")
+    if method.no_ack:
+        raise stream.not_supported("automatic acknowledgement")
+
+
+def _join(channel: Channel, tag: str, method: spec.Basic.Consume, table: dict[str, Value]) -> None:
+    """A stream or a topic, as a member of a group."""
+    subject, name = method.queue or channel.last_queue, table["x-group"]
+    if not isinstance(name, str):
+        raise PreconditionFailed(f"x-group is of type {type_name(name)}; it must be a group's name")
+    for argument in table:
+        if argument.startswith("x-group-") and argument not in (*settings.ARGUMENTS, "x-group-start"):
+            known = ", ".join(sorted((*settings.ARGUMENTS, "x-group-start")))
+            raise PreconditionFailed(f"unknown argument '{argument}'; there are {known}")
+    start = positions.parse(table.get("x-group-start", "first"))
+    if start is None:
+        raise PreconditionFailed(
+            "x-group-start must be first, last, an offset, a timestamp, or how long ago, like 1h"
+        )
+    for each in {subject, *(stream.name for stream in topics.streams_of(channel.vhost, subject))}:
+        channel.connection.check_access("read", "queue", each)
+    _check_credit(channel, method, topics.streams_of(channel.vhost, subject)[0])
+    channel.broker.flush()
+    group = channel.vhost.groups.open(subject, name, settings.of_arguments(table), start=start)
+    member = Member(channel, group, tag, prefetch=channel.consumer_prefetch)
+    channel.add_consumer(member)
+    group.join(member)
+    if not method.nowait:
+        channel.reply(make(spec.Basic.ConsumeOk, consumer_tag=tag), ticket=channel.broker.store.ticket)
 
 
 def _consume_replies(channel: Channel, tag: str, method: spec.Basic.Consume) -> None:
@@ -112,6 +176,8 @@ def cancel(channel: Channel, method: spec.Basic.Cancel) -> None:
 
 def get(channel: Channel, method: spec.Basic.Get) -> None:
     queue = _queue(channel, method.queue)
+    if isinstance(queue, Stream):
+        raise queue.not_supported("basic.get")
     channel.broker.flush()
     expiry.restart_disuse(queue)
     getter = channel.getter(queue, no_ack=method.no_ack)
@@ -136,7 +202,7 @@ def get(channel: Channel, method: spec.Basic.Get) -> None:
         routing_key=to_text(record.routing_key),
         message_count=queue.ready,
     )
-    header = counted_header(queue, record)
+    header = queue.counted_header(record)
     frame_max = channel.connection.frame_max
     content = content_frames(channel.number, header, record.body, frame_max=frame_max)
     channel.reply_bytes(b"".join((methods.frame(channel.number, got), *content)))
@@ -166,12 +232,12 @@ def _recover(channel: Channel, *, requeue: bool) -> None:
     """Everything that the channel holds goes back to its queues."""
     if not requeue:
         raise NotImplemented_("requeue=false")
-    held: dict[Queue, list[Range]] = {}
+    held: dict[Source, list[Range]] = {}
     for run in channel.unacked.take_all():
-        held.setdefault(run.holder.queue, []).append(run.offsets)
+        held.setdefault(run.holder.source, []).append(run.offsets)
         channel.freed(run.holder, len(run))
-    for queue, ranges in held.items():
-        queue.requeue(ranges)
+    for source, ranges in held.items():
+        source.requeue(ranges)
 
 
 def _queue(channel: Channel, name: str) -> Queue:

@@ -12,6 +12,7 @@ from leveret.broker import arguments, expiry, replyto
 from leveret.broker.arguments import QueueArguments
 from leveret.broker.methods.names import check_not_default, check_not_reserved, cleaned, table_of
 from leveret.broker.queue import Queue
+from leveret.broker.streams.stream import Stream
 
 if TYPE_CHECKING:
     from leveret.broker.channel import Channel
@@ -58,19 +59,20 @@ def _declare(channel: Channel, name: str, method: spec.Queue.Declare) -> Queue:
     if current is not None:
         _check_equivalent(channel, current, method)
         return current
-    if not generated:
+    if generated:
+        arguments.check_server_named(table_of(method))
+    else:
         check_not_reserved("queue", name)
     wanted = QueueArguments.parse(table_of(method), queue=name, vhost=vhost.name)
-    if generated:
-        arguments.check_server_named(wanted)
-    if wanted.queue_type == "quorum":
-        arguments.check_quorum(
+    if wanted.queue_type != "classic":
+        arguments.check_lasting(
             queue=name,
             vhost=vhost.name,
             durable=method.durable,
             exclusive=method.exclusive,
             auto_delete=method.auto_delete,
         )
+    arguments.check_segment_bytes(wanted)
     if wanted.dead_letter_exchange is not None:
         connection.check_access("read", "queue", name)
         connection.check_access("write", "exchange", wanted.dead_letter_exchange)
@@ -121,6 +123,7 @@ def unbind(channel: Channel, method: spec.Queue.Unbind) -> None:
     queue = channel.vhost.queues.get(name)
     defined = 0
     if exchange is not None and queue is not None:
+        channel.vhost.groups.check_unbind(exchange, queue)
         defined = channel.vhost.unbind(exchange, queue, key, table_of(method))
     channel.reply(spec.Queue.UnbindOk(), defined=defined)
 
@@ -130,6 +133,8 @@ def purge(channel: Channel, method: spec.Queue.Purge) -> None:
     channel.connection.check_access("read", "queue", name)
     queue = channel.vhost.queue(name)
     queue.check_access(channel.connection)
+    if isinstance(queue, Stream):
+        raise queue.not_supported("queue.purge")
     channel.broker.flush()
     count = queue.purge()
     if not method.nowait:
@@ -144,15 +149,23 @@ def delete(channel: Channel, method: spec.Queue.Delete) -> None:
     if queue is not None:
         queue.check_access(channel.connection)
         channel.broker.flush()
-        if method.if_unused and queue.consumers:
-            raise PreconditionFailed(f"{queue} in use")
-        count = queue.ready
-        if method.if_empty and count:
-            raise PreconditionFailed(f"{queue} not empty")
+        if isinstance(queue, Stream):
+            channel.vhost.groups.check_deletion(queue)
+        else:
+            count = _count_deleted(queue, method)
         defined = channel.vhost.delete_queue(queue)
         ticket = channel.broker.store.ticket if queue.durable else 0  # or it could be back after a crash
     if not method.nowait:
         channel.reply(spec.Queue.DeleteOk(count), defined=defined, ticket=ticket)
+
+
+def _count_deleted(queue: Queue, method: spec.Queue.Delete) -> int:
+    """How many messages go with it, if it may go."""
+    if method.if_unused and queue.consumers:
+        raise PreconditionFailed(f"{queue} in use")
+    if method.if_empty and queue.ready:
+        raise PreconditionFailed(f"{queue} not empty")
+    return queue.ready
 
 
 def _named(channel: Channel, name: str) -> str:

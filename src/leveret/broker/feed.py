@@ -1,0 +1,395 @@
+"""A feed: a log, a cursor over it, and the consumers that compete for what is ready.
+
+Owns the order of things for whatever has a cursor, queues and the partitions of groups alike: what is ready
+goes to whoever has credit, what is settled leaves, what is returned goes back to its place, now or after a
+delay, and what has come back too often is buried. What differs is left to them: which messages may be handed
+out, how long a returned one waits, where dead letters go. Frames and tags are the channel's. The rule: a
+message is in exactly one state of the cursor (ready, delayed, in flight, settled) at any time; a change of
+state is one call of the store.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from leveret.broker import deadletters
+from leveret.broker.consumer import UNLIMITED, Consumer, Consumers
+from leveret.broker.deaths import Reason
+from leveret.broker.ranges import ranges_of
+from leveret.broker.work import Work
+from leveret.storage.cursor import Cursor
+from leveret.storage.journal import Outcome
+from leveret.storage.log import Log
+from leveret.storage.offsets import Range
+from leveret.storage.records import Message, Record
+
+if TYPE_CHECKING:
+    from leveret.broker.broker import Broker
+    from leveret.broker.channel import Channel
+    from leveret.broker.queue import Queue
+    from leveret.broker.vhost import VirtualHost
+
+TURN_BYTES = 1 << 20
+"""What one turn of a feed may hand to its consumers: more waits until this is written."""
+TURN_MESSAGES_MAX = 4096
+
+
+class Wish(NamedTuple):
+    """How a consumer wants a delivery to go back."""
+
+    delay_ms: int | None
+    """None leaves it to where it goes."""
+    counted: bool = True
+    """Whether that was a try; one that nobody began is not."""
+    why: bytes = b""
+    """What went wrong, where it says so."""
+
+
+class Source:
+    """What a consumer has consumed from: `Feed`s, and what has no cursor of its own."""
+
+    prioritised = False
+    """Whether offsets may be handed out in another order than their own."""
+    timeout_action = "retry"
+    """What becomes of a delivery whose deadline has passed."""
+
+    def __init__(self, broker: Broker, vhost: VirtualHost, name: str) -> None:
+        self.broker = broker
+        self.vhost = vhost
+        self.name = name
+        self.deleted = False
+
+    def run(self) -> None:
+        """Lets messages move as far as they can now."""
+        raise NotImplementedError
+
+    def wake(self) -> None:
+        """Something changed that may let messages move."""
+        self.broker.wake(self)
+
+    def room_again(self, consumer: Consumer) -> None:
+        """A consumer has settled something: there may be credit for more."""
+        raise NotImplementedError
+
+    def unblock(self, channel: Channel) -> None:
+        """The consumers of a channel may have credit again."""
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        """A consumer is gone; what it holds is settled, or goes back with its channel."""
+        raise NotImplementedError
+
+    def redelivered(self, records: Sequence[Record]) -> list[bool]:
+        """Which of them may have been delivered before."""
+        return [False] * len(records)
+
+    def headers(self, records: Sequence[Record], plain: tuple[bytes, ...]) -> Sequence[bytes]:
+        """Their content headers as consumers see them; `plain` is as they were published."""
+        return plain
+
+    def ack(self, ranges: Sequence[Range], *, who: bytes = b"", work: Work | None = None) -> None:
+        """Done with."""
+        raise NotImplementedError
+
+    def requeue(
+        self,
+        ranges: Sequence[Range],
+        *,
+        delayed: bool = False,
+        late: bool = False,
+        wish: Wish | None = None,
+        work: Work | None = None,
+    ) -> None:
+        """Back to where it was."""
+        raise NotImplementedError
+
+    def reject(self, ranges: Sequence[Range], *, work: Work | None = None) -> None:
+        """Not wanted: to the dead letters, or nowhere."""
+        raise NotImplementedError
+
+    def stale(self, count: int) -> None:
+        """So many settlements came too late, and had no effect."""
+
+    def take_back(self, ranges: Sequence[Range]) -> None:
+        """A deadline has passed: what `timeout_action` says, and where that can't be written, back."""
+        raise NotImplementedError
+
+
+class Feed(Source):
+    """`feed.take(...)`, `feed.ack(...)`; deliveries happen in `run`, when something has changed."""
+
+    delivery_limit: int | None = None
+    """How often a message may come back."""
+
+    def __init__(
+        self, broker: Broker, vhost: VirtualHost, name: str, *, cursor: Cursor, consumers: Consumers
+    ) -> None:
+        super().__init__(broker, vhost, name)
+        self.cursor = cursor
+        self.log: Log = cursor.log
+        self.progress = cursor.progress
+        self.consumers = consumers
+        self.waiting_bytes = 0
+        """Of the bodies that are ready or delayed; kept only where there is a limit of them."""
+        self._batch = 1
+        """How many to take at once: more while they are small."""
+
+    @property
+    def ready(self) -> int:
+        return self.progress.ready
+
+    @property
+    def delayed(self) -> int:
+        return len(self.progress.delayed)
+
+    # what they differ in
+
+    @property
+    def delays_returns(self) -> bool:
+        """Whether a plain requeue waits before it comes again."""
+        raise NotImplementedError
+
+    def retry_delay_ms(self, returns: int) -> int:
+        """How long, after so many earlier returns."""
+        raise NotImplementedError
+
+    def has_letters(self) -> bool:
+        """Whether messages that die may leave something."""
+        raise NotImplementedError
+
+    def letters(self, record: Record, reason: Reason, *, why: bytes) -> Sequence[tuple[Queue, Message]]:
+        """What a message leaves that dies, and where."""
+        raise NotImplementedError
+
+    def counted_bytes(self, ranges: Sequence[Range]) -> int:
+        """Bytes of the bodies, where there is a limit of them; else 0."""
+        return 0
+
+    def returned(self, size_bytes: int) -> None:
+        """Messages have gone back to their place; `size_bytes` is what `counted_bytes` says of them."""
+        self.waiting_bytes += size_bytes
+        self.wake()
+
+    def _alive(self, records: list[Record]) -> list[Record]:
+        """What of the messages just taken may be delivered; the others are buried."""
+        limit = self.delivery_limit
+        return records if limit is None else self._bury_worn_out(records, limit)
+
+    # out
+
+    def _wake_delayed(self) -> None:
+        """What was delayed until now is ready, whether anybody wants it or not."""
+        due_us = self.progress.next_due_us
+        now_us = self.broker.now_us()
+        if due_us is not None and due_us <= now_us:
+            with self.broker.store.lock:
+                self.progress.wake(now_us)
+
+    def _watch_delays(self) -> None:
+        due_us = self.progress.next_due_us
+        if due_us is not None:
+            self.broker.timers.set((self, "delayed"), due_us, self.wake)
+
+    def _dispatch(self) -> None:
+        handed_bytes = 0
+        while self.progress.ready:
+            chosen = self.consumers.next_with_credit()
+            if not chosen:
+                return
+            if handed_bytes >= TURN_BYTES:
+                self.broker.wake_later(self)
+                return
+            credit = _shared_credit(chosen)
+            label = chosen[0][0].label if len(chosen) == 1 else b""
+            taken, records = self.take(min(credit, self._batch), who=label)
+            if not taken:
+                return
+            if records:  # not all of them were expired or damaged
+                handed_bytes += self._hand_out(chosen, records)
+            if self.broker.is_stalled(self):
+                return
+
+    def take(self, count: int, *, who: bytes, before: int | None = None) -> tuple[int, list[Record]]:
+        """The next messages that are ready go into flight: how many, and those of them that are alive."""
+        ranges = self.cursor.take(count, who=who, before=before)
+        if not ranges:
+            first = self.progress.next_ready()
+            if first is not None and (before is None or first < before):
+                self.broker.stall(self)
+            return 0, []
+        return sum(stop - start for start, stop in ranges), self._living(ranges)
+
+    def _living(self, ranges: Sequence[Range]) -> list[Record]:
+        """What of the messages just taken can be delivered: the others are buried, or written off."""
+        records = self.log.read(ranges)
+        taken = sum(stop - start for start, stop in ranges)
+        if len(records) < taken:
+            self._write_off(ranges, records)
+        return self._alive(records)
+
+    def _bury_worn_out(self, records: list[Record], limit: int) -> list[Record]:
+        """A crash returns what was in flight without asking for the limit: it is seen here."""
+        if not self.progress.counts:
+            return records
+        count = self.cursor.delivery_count
+        worn_out = [record.offset for record in records if count(record.offset) > limit]
+        if not worn_out:
+            return records
+        deadletters.bury(self, ranges_of(worn_out), Reason.DELIVERY_LIMIT, in_flight=True)
+        return [record for record in records if record.offset not in worn_out]
+
+    def _write_off(self, ranges: Sequence[Range], records: Sequence[Record]) -> None:
+        """What the log can't give any more is settled as damaged; the store has reported it."""
+        there = {record.offset for record in records}
+        gone = [offset for start, stop in ranges for offset in range(start, stop) if offset not in there]
+        self.cursor.settle(ranges_of(gone), Outcome.DAMAGED)
+
+    def _hand_out(self, chosen: list[tuple[Consumer, int]], records: list[Record]) -> int:
+        """Shares the records out in turns; returns how many bytes they have."""
+        size = sum(len(record.body) + len(record.header) for record in records)
+        fitting = TURN_BYTES * len(records) // (size + 1)
+        self._batch = max(1, min(TURN_MESSAGES_MAX, fitting, 2 * self._batch))
+        if len(chosen) == 1:
+            consumer = chosen[0][0]
+            consumer.channel.deliver(consumer, records)
+            self.consumers.served(consumer)
+            return size
+        shared = len({consumer.channel for consumer, _ in chosen}) < len(chosen)
+        for consumer, share in _shares(chosen, records, whole=not shared):
+            consumer.channel.deliver(consumer, share)
+            self.consumers.served(consumer)
+        return size
+
+    def redelivered(self, records: Sequence[Record]) -> list[bool]:
+        progress = self.progress
+        if not progress.counts and records[0].offset >= progress.redelivered_below:
+            return [False] * len(records)
+        return [progress.is_redelivered(record.offset) for record in records]
+
+    def room_again(self, consumer: Consumer) -> None:
+        if consumer.blocked:
+            self.unblock(consumer.channel)
+        if self.ready:
+            self.wake()
+
+    def unblock(self, channel: Channel) -> None:
+        self.consumers.unblock(channel)
+
+    # settlement of what was taken
+
+    def ack(self, ranges: Sequence[Range], *, who: bytes = b"", work: Work | None = None) -> None:
+        if self.deleted:
+            return
+        if work is None:
+            self.cursor.settle(ranges, Outcome.ACKED, who=who)
+        else:
+            work.settle(self, ranges, Outcome.ACKED, who=who)
+
+    def reject(self, ranges: Sequence[Range], *, work: Work | None = None) -> None:
+        if not self.deleted:
+            deadletters.bury(self, ranges, Reason.REJECTED, in_flight=True, work=work)
+
+    def requeue(
+        self,
+        ranges: Sequence[Range],
+        *,
+        delayed: bool = False,
+        late: bool = False,
+        wish: Wish | None = None,
+        work: Work | None = None,
+    ) -> None:
+        """Back to where it was: as the consumer wishes; else `delayed` where that is so here, or `late`
+        anyway, and more each time."""
+        if self.deleted:
+            return
+        part = work or Work(self.broker)
+        why = self._why(wish, delayed=delayed, late=late)
+        returned = ranges
+        counted = wish is None or wish.counted
+        if self.delivery_limit is not None and counted:
+            ranges = self._bury_over_limit(ranges, self.delivery_limit, part, why=why)
+        if ranges and wish is not None and wish.delay_ms is not None:
+            due_us = self.broker.now_us() + 1000 * wish.delay_ms if wish.delay_ms else 0
+            part.give_back(self, ranges, not_before_us=due_us, counted=counted, why=why)
+        elif ranges and (late or (delayed and self.delays_returns)):
+            self._retry(ranges, part, counted=counted, why=why)
+        elif ranges:
+            part.give_back(self, ranges, counted=counted, why=why)
+        if work is None:
+            part.commit_or_give_back(self, returned, counted=counted)
+
+    def _why(self, wish: Wish | None, *, delayed: bool, late: bool) -> bytes:
+        """What is written down of it; nothing where nobody would look."""
+        return b""
+
+    def _retry(self, ranges: Sequence[Range], work: Work, *, counted: bool, why: bytes) -> None:
+        """Back to where it was, but not before a delay that grows with the number of returns."""
+        now_us = self.broker.now_us()
+        by_count: dict[int, list[int]] = {}
+        for start, stop in ranges:
+            for offset in range(start, stop):
+                by_count.setdefault(self.cursor.delivery_count(offset), []).append(offset)
+        for count, offsets in by_count.items():
+            due_us = now_us + 1000 * self.retry_delay_ms(count)
+            work.give_back(self, ranges_of(offsets), not_before_us=due_us, counted=counted, why=why)
+
+    def _bury_over_limit(
+        self, ranges: Sequence[Range], limit: int, work: Work, *, why: bytes
+    ) -> Sequence[Range]:
+        offsets = [offset for start, stop in ranges for offset in range(start, stop)]
+        over = [offset for offset in offsets if self.cursor.delivery_count(offset) >= limit]
+        if not over:
+            return ranges
+        deadletters.bury(self, ranges_of(over), Reason.DELIVERY_LIMIT, in_flight=True, work=work, why=why)
+        gone = set(over)
+        return ranges_of(offset for offset in offsets if offset not in gone)
+
+    def take_back(self, ranges: Sequence[Range]) -> None:
+        if self.deleted:
+            return
+        work = Work(self.broker)
+        if self.timeout_action == "dead-letter":
+            self.reject(ranges, work=work)
+        else:
+            self.requeue(ranges, late=self.timeout_action == "retry", work=work)
+        work.commit_or_give_back(self, ranges, counted=self.timeout_action != "dead-letter")
+
+
+def _shared_credit(chosen: Sequence[tuple[Consumer, int]]) -> int:
+    """How many messages they may be sent together: consumers of a channel may share a limit."""
+    by_channel: dict[Channel, int] = {}
+    for consumer, credit in chosen:
+        if consumer.no_ack:
+            return UNLIMITED
+        by_channel[consumer.channel] = by_channel.get(consumer.channel, 0) + credit
+    return sum(min(credit, channel.room) for channel, credit in by_channel.items())
+
+
+def _shares(
+    chosen: Sequence[tuple[Consumer, int]], records: Sequence[Record], *, whole: bool
+) -> Iterable[tuple[Consumer, list[Record]]]:
+    """Who gets which records, in turns, for as long as there is credit.
+
+    `whole` gives each consumer all of its share at once, ending with whoever had the last turn; where
+    consumers share a channel, on which deliveries must keep the order of the queue, records come one by one.
+    """
+    turns = deque(chosen)
+    room = {consumer.channel: consumer.channel.room for consumer, _ in chosen}
+    shares: dict[Consumer, list[Record]] = {}
+    singles: list[tuple[Consumer, list[Record]]] = []
+    for record in records:
+        consumer, credit = turns.popleft()
+        while not (consumer.no_ack or room[consumer.channel]):
+            consumer, credit = turns.popleft()
+        if not consumer.no_ack:
+            room[consumer.channel] -= 1
+        if whole:
+            share = shares.pop(consumer, [])
+            share.append(record)
+            shares[consumer] = share
+        else:
+            singles.append((consumer, [record]))
+        if credit > 1:
+            turns.append((consumer, credit - 1))
+    return shares.items() if whole else singles

@@ -1,0 +1,1 @@
+"""Consumer groups: RocketMQ's progress model over streams and topics, with the holes kept."""

@@ -1,0 +1,220 @@
+"""A group: one cursor per partition of what it reads, and the members that share the work.
+
+Owns membership and who is served from which partition: in concurrent mode everybody from all of them, in
+orderly mode each partition has one owner at a time. Nothing of this is left to clients: a member that comes
+or goes changes it within the turn. A partition whose owner still has a message in flight moves when that is
+settled. What happens inside of a partition is `Partition`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.amqp.errors import PreconditionFailed
+from leveret.broker import deadlines
+from leveret.broker.arguments import QueueArguments
+from leveret.broker.feed import Source
+from leveret.broker.groups.assignment import assign
+from leveret.broker.groups.member import Member
+from leveret.broker.groups.partition import Partition
+from leveret.broker.groups.settings import ORDERLY, QUERY, Settings
+
+if TYPE_CHECKING:
+    from leveret.broker.channel import Channel
+    from leveret.broker.consumer import Consumer
+    from leveret.broker.queue import Queue
+    from leveret.broker.streams.stream import Stream
+    from leveret.broker.vhost import VirtualHost
+
+DEAD_LETTERS: Final = "%DLQ%"
+
+
+class Group(Source):
+    """`group.join(member)`; `group.partitions` are in the order of the topic."""
+
+    def __init__(
+        self, vhost: VirtualHost, subject: str, name: str, *, number: int, settings: Settings
+    ) -> None:
+        super().__init__(vhost.broker, vhost, name)
+        self.subject = subject
+        """The stream or topic it reads."""
+        self.number = number
+        self.settings = settings
+        self.partitions: dict[str, Partition] = {}
+        self.members: dict[Member, None] = {}
+        self.stale_acks = 0
+        """Settlements that came too late, and were refused."""
+        self._hungry: dict[Partition, None] = {}
+        """Those with something ready for which there was no credit, in the order of their turn."""
+
+    def __str__(self) -> str:
+        return f"group '{self.name}' on '{self.subject}' in vhost '{self.vhost.name}'"
+
+    @property
+    def cursor_name(self) -> str:
+        return f"group-{self.number}"
+
+    @property
+    def timeout_us(self) -> int:
+        """Of deliveries: in orderly mode there is no other member to give a message to."""
+        return 0 if self.settings.mode == ORDERLY else 1000 * self.settings.consume_timeout_ms
+
+    def dead_letters(self) -> Queue:
+        """The queue of what could not be consumed; it is there from the first such message on."""
+        name = DEAD_LETTERS + self.name
+        found = self.vhost.queues.get(name)
+        if found is None:
+            found = self.vhost.add_queue(
+                name, durable=True, auto_delete=False, owner=None, table={}, arguments=QueueArguments()
+            )
+        return found
+
+    # partitions
+
+    def add_partition(self, stream: Stream, *, start: int | None) -> Partition:
+        """With the cursor it has there, or a new one that begins at `start`."""
+        cursor = stream.log.cursors.get(self.cursor_name)
+        is_new = cursor is None
+        if cursor is None:
+            start = None if start is None else min(start, stream.log.next)
+            cursor = self.broker.store.create_cursor(stream.log, self.cursor_name, start=start)
+        partition = self.partitions[stream.name] = Partition(self, stream, cursor)
+        if is_new:
+            partition.leave_out_what_is_gone()
+        self._seat_all([partition])
+        return partition
+
+    def remove_partition(self, partition: Partition) -> None:
+        partition.close()
+        del self.partitions[partition.name]
+        self._hungry.pop(partition, None)
+
+    # members
+
+    def join(self, member: Member) -> None:
+        self.members[member] = None
+        self._seat_all(list(self.partitions.values()))
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        assert isinstance(consumer, Member)
+        if consumer not in self.members:
+            return
+        del self.members[consumer]
+        for partition in self.partitions.values():
+            partition.dismiss(consumer)
+            if partition.owner is consumer:
+                partition.owner = None
+            partition.forget_gone()
+        self._seat_all(list(self.partitions.values()))
+
+    def _seat_all(self, partitions: Sequence[Partition]) -> None:
+        if self.settings.mode == ORDERLY:
+            self._assign()
+            return
+        for partition in partitions:
+            for member in self.members:
+                seat = partition.seat(member)
+                if seat not in list(partition.consumers):
+                    partition.admit(member)
+
+    def _assign(self) -> None:
+        """Partitions move to their new owners, but for those with a message in flight: they follow later."""
+        current = {each.name: each.owner for each in self.partitions.values() if each.owner is not None}
+        target = assign(list(self.partitions), list(self.members), current)
+        for name, partition in self.partitions.items():
+            owner = target.get(name)
+            if partition.owner is not owner and not partition.progress.in_flight:
+                if partition.owner is not None:
+                    partition.dismiss(partition.owner)
+                partition.owner = owner
+                if owner is not None:
+                    partition.admit(owner)
+
+    def moved_on(self, partition: Partition) -> None:
+        """Something in flight is settled or back: the partition may have been waiting to move."""
+        if self.settings.mode == ORDERLY and not partition.progress.in_flight:
+            self._assign()
+
+    # out
+
+    def wake_partition(self, partition: Partition) -> None:
+        self._hungry[partition] = None
+        self.broker.wake(self)
+
+    def is_hungry(self, partition: Partition) -> None:
+        self._hungry[partition] = None
+
+    def wake_hungry(self) -> None:
+        if self._hungry:
+            self.broker.wake(self)
+
+    def run(self) -> None:
+        """Serves partitions in turns for as long as somebody has credit."""
+        hungry, self._hungry = self._hungry, {}
+        waiting = iter(hungry)
+        for partition in waiting:
+            partition.run()
+            if self._hungry and not any(member.credit for member in self.members):
+                break
+        left = dict.fromkeys(waiting)
+        for partition in left:
+            if partition.progress.next_due_us is not None:
+                partition.run()  # its timer must be set, whoever has credit
+        self._hungry = left | self._hungry
+
+    def room_again(self, consumer: Consumer) -> None:
+        self.wake_hungry()
+
+    def unblock(self, channel: Channel) -> None:
+        for partition in self.partitions.values():
+            partition.unblock(channel)
+
+    # changes
+
+    def change(self, wanted: Mapping[str, Any]) -> Settings:
+        """What the settings would be; `BadSetting` where they make no sense."""
+        settings = self.settings.changed(wanted)
+        if settings.mode != self.settings.mode:
+            if QUERY in (settings.mode, self.settings.mode):
+                raise PreconditionFailed(f"{self} is a query's: its mode can't be changed")
+            if self.members or any(each.progress.in_flight for each in self.partitions.values()):
+                raise PreconditionFailed(
+                    f"{self} is {self.settings.mode}: the mode can be changed only while it has no members "
+                    "and nothing in flight"
+                )
+        return settings
+
+    def apply(self, settings: Settings) -> None:
+        """From now on, also for what is in flight."""
+        before, self.settings = self.settings, settings
+        if settings.consume_timeout_ms != before.consume_timeout_ms or settings.mode != before.mode:
+            for partition in self.partitions.values():
+                for seat in partition.seats.values():
+                    deadlines.allow(seat, self.timeout_us)
+        for partition in self.partitions.values():
+            partition.wake()
+
+    def close(self) -> None:
+        """It is deleted: its members are told, what they hold is nobody's."""
+        self.deleted = True
+        for partition in list(self.partitions.values()):
+            cursor = partition.cursor
+            self.remove_partition(partition)
+            if not partition.stream.deleted:
+                self.broker.store.delete_cursor(cursor)
+        members, self.members = list(self.members), {}
+        for member in members:
+            member.channel.consumer_lost(member)
+
+    def check_membership(self) -> None:
+        if self.settings.mode == QUERY:
+            raise PreconditionFailed(f"{self} is a query's: it has no members")
+
+    @property
+    def in_flight(self) -> int:
+        return sum(len(each.progress.in_flight) for each in self.partitions.values())
+
+    @property
+    def lag(self) -> int:
+        return sum(each.lag for each in self.partitions.values())

@@ -1,0 +1,30 @@
+"""A member of a group: one `basic.consume` with `x-group`.
+
+It has the credit; in every partition that it may be served from a seat stands for it. Any AMQP client can be
+one: an ack is progress, a nack with requeue sends back, one without makes a dead letter.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from leveret.broker.consumer import Consumer
+
+if TYPE_CHECKING:
+    from leveret.broker.channel import Channel
+    from leveret.broker.groups.group import Group
+
+
+class Member(Consumer):
+    """`member.id` names it to people."""
+
+    __slots__ = ("group", "since_us")
+
+    def __init__(self, channel: Channel, group: Group, tag: str, *, prefetch: int) -> None:
+        super().__init__(channel, group, tag, prefetch=prefetch)
+        self.group = group
+        self.since_us = group.broker.turn_us
+
+    @property
+    def id(self) -> str:
+        return self.label.decode("utf-8", "replace")

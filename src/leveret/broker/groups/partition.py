@@ -1,0 +1,286 @@
+"""One partition of a group: its cursor over one stream, and who reads it.
+
+A `Feed` as a queue is one; what differs is here. Nothing is handed out beyond what is readable, nor beyond
+the watermark and the group's span; in orderly mode it is one message at a time, to one member, and one that
+comes back holds up those behind it. What comes back waits by the group's table and stays where it is: there
+is no copy of it until it is a dead letter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from leveret.amqp.names import to_bytes, to_text
+from leveret.amqp.properties import with_headers
+from leveret.amqp.tables import Value, encode_table
+from leveret.broker import deaths
+from leveret.broker.consumer import Consumer, Consumers
+from leveret.broker.deaths import Reason
+from leveret.broker.feed import Feed, Wish
+from leveret.broker.flags import EXPIRES
+from leveret.broker.groups.settings import ORDERLY
+from leveret.broker.queue import DELIVERY_COUNT
+from leveret.broker.streams.reader import Stamps
+from leveret.broker.unacked import Run
+from leveret.storage.journal import Outcome
+from leveret.storage.offsets import OffsetSet, Range
+from leveret.storage.records import Message, Record
+
+if TYPE_CHECKING:
+    from leveret.broker.groups.group import Group
+    from leveret.broker.groups.member import Member
+    from leveret.broker.queue import Queue
+    from leveret.broker.streams.stream import Stream
+    from leveret.broker.work import Work
+    from leveret.storage.cursor import Cursor
+
+STREAM = "x-stream"
+GROUP = "x-group"
+ATTEMPTS = "x-attempts"
+ERROR = "x-error"
+
+
+class Partition(Feed):
+    """`partition.watermark` is how far its group has come here."""
+
+    def __init__(self, group: Group, stream: Stream, cursor: Cursor) -> None:
+        super().__init__(
+            group.broker, group.vhost, stream.name, cursor=cursor, consumers=Consumers(single_active=False)
+        )
+        self.group = group
+        self.stream = stream
+        self.seats: dict[Member, Consumer] = {}
+        """What stands for each member here."""
+        self.owner: Member | None = None
+        """In orderly mode."""
+        self._stamps = Stamps(encode_table({STREAM: stream.name})[4:])
+        stream.partitions.append(self)
+
+    def __str__(self) -> str:
+        return f"partition '{self.name}' of {self.group}"
+
+    @property
+    def is_orderly(self) -> bool:
+        return self.group.settings.mode == ORDERLY
+
+    @property
+    def watermark(self) -> int:
+        """The lowest offset that is neither settled nor sent back; in orderly mode, that is not settled."""
+        return self.progress.low if self.is_orderly else self.progress.watermark
+
+    @property
+    def lag(self) -> int:
+        """How many messages are not settled."""
+        return self.progress.unsettled_count(self.progress.low, self.log.next)
+
+    @property
+    def wants_more(self) -> bool:
+        return bool(self.consumers) and not self.group.settings.paused
+
+    # members
+
+    def seat(self, member: Member) -> Consumer:
+        found = self.seats.get(member)
+        if found is None:
+            found = self.seats[member] = Consumer(
+                member.channel, self, member.tag, timeout_us=self.group.timeout_us, account=member
+            )
+        return found
+
+    def admit(self, member: Member) -> None:
+        """It is among those who are served."""
+        self.consumers.add(self.seat(member))
+        self.wake()
+
+    def dismiss(self, member: Member) -> None:
+        """It is served no more; what it holds it may still settle."""
+        seat = self.seats.get(member)
+        if seat is not None:
+            self.consumers.remove(seat)
+
+    def forget_gone(self) -> None:
+        """Seats of members that have left and hold nothing."""
+        gone = [member for member in self.seats if member not in self.group.members]
+        holding = {run.holder for member in gone for run in member.channel.unacked} if gone else set()
+        for member in gone:
+            if member.channel.closed or self.seats[member] not in holding:
+                del self.seats[member]
+
+    def held(self) -> Iterator[Run[Consumer]]:
+        """What is in flight, by whom and since when."""
+        for channel in {member.channel for member in self.seats}:
+            yield from (run for run in channel.unacked if run.holder.source is self)
+
+    # out
+
+    def wake(self) -> None:
+        self.group.wake_partition(self)
+
+    def run(self) -> None:
+        if self.deleted or self.stream.deleted:
+            return
+        self._wake_delayed()
+        if self.wants_more:
+            self._dispatch()
+        self._watch_delays()
+        if self.progress.ready:
+            self.group.is_hungry(self)
+
+    def take(self, count: int, *, who: bytes, before: int | None = None) -> tuple[int, list[Record]]:
+        progress = self.progress
+        limit = self.stream.readable()
+        if self.is_orderly:
+            if progress.in_flight or progress.delayed:
+                return 0, []
+            count = 1
+        else:
+            limit = min(limit, progress.watermark + self.group.settings.max_span)
+        return super().take(count, who=who, before=limit)
+
+    def room_again(self, consumer: Consumer) -> None:
+        if consumer.blocked:
+            self.unblock(consumer.channel)
+        self.group.wake_hungry()
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        raise AssertionError("a member leaves its group, not a partition")
+
+    def headers(self, records: Sequence[Record], plain: tuple[bytes, ...]) -> Sequence[bytes]:
+        counts = self.progress.counts
+        if not counts:
+            return self._stamps.put(records, plain)
+        counted = [
+            with_headers(record.header, {DELIVERY_COUNT: counts[record.offset]})
+            if counts.get(record.offset)
+            else record.header
+            for record in records
+        ]
+        return self._stamps.put(records, counted)
+
+    # what comes back
+
+    @property
+    def timeout_action(self) -> str:  # type: ignore[override]
+        return "retry"
+
+    @property
+    def delivery_limit(self) -> int | None:  # type: ignore[override]
+        limit = self.group.settings.max_reconsume
+        return None if limit < 0 else limit
+
+    @property
+    def delays_returns(self) -> bool:
+        return True
+
+    def retry_delay_ms(self, returns: int) -> int:
+        return self.group.settings.delay_ms(returns)
+
+    def _why(self, wish: Wish | None, *, delayed: bool, late: bool) -> bytes:
+        if wish is not None and wish.why:
+            return wish.why
+        if late:
+            return f"no answer within {self.group.settings.consume_timeout_ms} ms".encode()
+        return b"sent back by its member" if delayed or wish is not None else b"its member was lost"
+
+    def ack(self, ranges: Sequence[Range], *, who: bytes = b"", work: Work | None = None) -> None:
+        super().ack(ranges, who=who, work=work)
+        self.group.moved_on(self)
+
+    def returned(self, size_bytes: int) -> None:
+        super().returned(size_bytes)
+        self.group.moved_on(self)
+
+    def reject(self, ranges: Sequence[Range], *, work: Work | None = None) -> None:
+        super().reject(ranges, work=work)
+        self.group.moved_on(self)
+
+    def has_letters(self) -> bool:
+        return True
+
+    def letters(self, record: Record, reason: Reason, *, why: bytes) -> Sequence[tuple[Queue, Message]]:
+        """A dead letter says where it came from, how often it was tried, and what went wrong at last."""
+        offset = record.offset
+        error = why or self.progress.reasons.get(offset, b"")
+        if not error:
+            error = b"rejected by its member" if reason is Reason.REJECTED else b""
+        header = deaths.bury(
+            record.header,
+            queue=self.name,
+            reason=reason,
+            time_s=self.broker.now_us() // 1_000_000,
+            exchange=to_text(record.exchange),
+            routing_keys=[to_text(record.routing_key)],
+        )
+        story: dict[str, Value] = {
+            GROUP: self.group.name,
+            STREAM: self.name,
+            "x-stream-offset": offset,
+            ATTEMPTS: self.cursor.delivery_count(offset) + 1,
+            ERROR: to_text(error),
+        }
+        queue = self.group.dead_letters()
+        message = Message(
+            b"",
+            to_bytes(queue.name),
+            with_headers(header, story),
+            record.body,
+            record.flags & ~EXPIRES,
+            record.priority,
+        )
+        return [(queue, message)]
+
+    # moves by hand
+
+    def seek(self, offset: int, *, who: bytes, why: bytes) -> None:
+        """Goes on from there; what is in flight is nobody's any more."""
+        self.void()
+        self.cursor.seek(offset, who=who, why=why)
+        self.leave_out_what_is_gone()
+        self.wake()
+
+    def skip(self, offset: int, *, who: bytes, why: bytes) -> None:
+        """Settles a message by hand, whoever has it."""
+        range_ = (offset, offset + 1)
+        if offset in self.progress.in_flight:
+            self._void([run for run in self.held() if run.offsets[0] <= offset < run.offsets[1]], offset)
+            self.cursor.give_back([range_], counted=False)
+        self.cursor.drop([range_], Outcome.SKIPPED, who=who, why=why)
+        self.wake()
+
+    def settle_below(self, offset: int, *, who: bytes) -> None:
+        """A query has come so far by itself."""
+        ranges = self.progress.ready_within(self.progress.low, offset)
+        if ranges:
+            self.cursor.drop(ranges, Outcome.ACKED, who=who)
+
+    def void(self) -> None:
+        """Takes everything back that members hold: their acks are refused from now on."""
+        self._void(list(self.held()))
+
+    def _void(self, runs: Sequence[Run[Consumer]], offset: int | None = None) -> None:
+        for run in runs:
+            start, stop = run.start, run.stop
+            if offset is not None:
+                start = offset - run.shift
+                stop = start + 1
+            run.holder.channel.take_back(self, start, stop)
+
+    def leave_out_what_is_gone(self) -> None:
+        """What was aborted, or is too old though still there, is no message for a cursor that begins."""
+        ready = OffsetSet(self.progress.ready_ranges())
+        seen = self.stream.progress.settled
+        if ready:
+            ready.remove_many(list(seen.unsettled(0, self.log.next)))
+        if ready:
+            self.cursor.drop(list(ready.ranges()), Outcome.RETENTION)
+
+    def stale(self, count: int) -> None:
+        self.group.stale_acks += count
+        self.broker.note_stale(self, count)
+
+    def close(self) -> None:
+        self.void()
+        self.deleted = True
+        self.stream.partitions.remove(self)
+        self.broker.timers.cancel((self, "delayed"))

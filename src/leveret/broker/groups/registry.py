@@ -1,0 +1,231 @@
+"""All groups of a virtual host: what there is, made and changed and written down.
+
+A group is known by its name and what it reads; the same name may read several topics. Its settings are a note
+(`broker.notes`), its progress is in cursors of the streams, named after the note's number. Cursors are made
+before the note and deleted after it, so that after a crash a note without a cursor means a new partition, and
+a cursor without a note means nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from leveret.amqp.errors import NotFound, PreconditionFailed
+from leveret.broker import sidelogs
+from leveret.broker.groups import topics
+from leveret.broker.groups.group import Group
+from leveret.broker.groups.settings import QUERY, Settings
+from leveret.broker.notes import Notes
+from leveret.broker.streams.positions import Position
+from leveret.broker.streams.stream import Stream
+
+if TYPE_CHECKING:
+    from leveret.broker.exchange import Exchange
+    from leveret.broker.vhost import VirtualHost
+    from leveret.storage.log import Log
+
+_NAME_BYTES_MAX = 200
+_PREFIX = "group-"
+FIRST = Position("first")
+
+
+class GroupNote(msgspec.Struct, frozen=True, array_like=True):
+    number: int
+    subject: str
+    name: str
+    settings: Settings
+
+    @property
+    def key(self) -> tuple[str | int, ...]:
+        return (self.subject, self.name)
+
+
+class Groups:
+    """`groups.open("orders", "billing", {"mode": "orderly"})`."""
+
+    def __init__(self, vhost: VirtualHost) -> None:
+        self._vhost = vhost
+        self._groups: dict[tuple[str, str], Group] = {}
+        self._notes: Notes[GroupNote] | None = None
+        self._next = 1
+
+    def __iter__(self) -> Iterator[Group]:
+        return iter(self._groups.values())
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    @property
+    def log(self) -> Log | None:
+        return None if self._notes is None else self._notes.log
+
+    def restore(self, log: Log) -> None:
+        """After the queues and bindings are there."""
+        self._notes = self._open_notes(log)
+        for note in self._notes:
+            self._next = max(self._next, note.number + 1)
+            group = self._add(note.subject, note.name, number=note.number, settings=note.settings)
+            for stream in self._subject_or_none(note.subject):
+                group.add_partition(stream, start=None)
+        known = {group.cursor_name for group in self}
+        for queue in self._vhost.queues.values():
+            for name in [name for name in queue.log.cursors if name.startswith(_PREFIX)]:
+                if name not in known:
+                    self._vhost.broker.store.delete_cursor(queue.log.cursors[name])
+
+    # finding
+
+    def get(self, subject: str, name: str) -> Group:
+        found = self._groups.get((subject, name))
+        if found is None:
+            raise NotFound(f"no group '{name}' on '{subject}' in vhost '{self._vhost.name}'")
+        return found
+
+    def named(self, name: str) -> Group:
+        """The only group of this name."""
+        found = [group for group in self if group.name == name]
+        if not found:
+            raise NotFound(f"no group '{name}' in vhost '{self._vhost.name}'")
+        if len(found) > 1:
+            subjects = ", ".join(f"'{group.subject}'" for group in found)
+            raise PreconditionFailed(f"there are groups '{name}' on {subjects}: say which one is meant")
+        return found[0]
+
+    def check_unread(self, subject: str) -> None:
+        """Raises when a group reads this."""
+        readers = [group.name for group in self if group.subject == subject]
+        if readers:
+            raise PreconditionFailed(
+                f"'{subject}' in vhost '{self._vhost.name}' is read by group '{readers[0]}': delete it first"
+            )
+
+    # changing
+
+    def open(
+        self,
+        subject: str,
+        name: str,
+        wanted: Mapping[str, Any],
+        *,
+        start: Position = FIRST,
+        query: bool = False,
+    ) -> Group:
+        """The group, made if need be; settings that are given hold for all its members from now on."""
+        group = self._groups.get((subject, name))
+        if group is None:
+            return self.create(subject, name, wanted, start=start, query=query)
+        if query != (group.settings.mode == QUERY):
+            kind = "not a query's" if query else "a query's, and has no members"
+            raise PreconditionFailed(f"{group} is {kind}")
+        self.change(group, wanted)
+        return group
+
+    def create(
+        self,
+        subject: str,
+        name: str,
+        wanted: Mapping[str, Any],
+        *,
+        start: Position = FIRST,
+        query: bool = False,
+    ) -> Group:
+        if (subject, name) in self._groups:
+            raise PreconditionFailed(f"{self._groups[subject, name]} exists")
+        if not name or not name.isprintable() or len(name.encode()) > _NAME_BYTES_MAX:
+            raise PreconditionFailed(
+                f"'{name}' can't be a group's name: that has 1 to {_NAME_BYTES_MAX} printable bytes"
+            )
+        streams = topics.streams_of(self._vhost, subject)
+        settings = Settings.default().changed(wanted)
+        if query:
+            settings = msgspec.structs.replace(settings, mode=QUERY)
+        group = self._add(subject, name, number=self._next, settings=settings)
+        self._next += 1
+        now_us = self._vhost.broker.now_us()
+        begin = Position("next") if start.kind == "last" else start
+        for stream in streams:
+            group.add_partition(stream, start=begin.in_(stream.log, now_us=now_us))
+        self._write(group)
+        return group
+
+    def change(self, group: Group, wanted: Mapping[str, Any]) -> None:
+        settings = group.change(wanted)
+        if settings != group.settings:
+            group.apply(settings)
+            self._write(group)
+
+    def delete(self, group: Group) -> None:
+        """Its progress goes with it."""
+        del self._groups[group.subject, group.name]
+        notes = self._written()
+        transaction = self._vhost.broker.store.transaction()
+        change = notes.change(transaction)
+        change.remove((group.subject, group.name))
+        transaction.commit()
+        change.done()
+        group.close()
+
+    # topology
+
+    def topic_changed(self, exchange: Exchange) -> None:
+        """Something was bound to it: its groups read that too, from the beginning."""
+        if exchange.type != topics.TYPE:
+            return
+        for group in [group for group in self if group.subject == exchange.name]:
+            if exchange.name not in self._vhost.queues:
+                for stream in topics.partitions(exchange):
+                    if stream.name not in group.partitions:
+                        group.add_partition(stream, start=None)
+
+    def check_unbind(self, exchange: Exchange, destination: object) -> None:
+        """A topic that is read keeps its partitions."""
+        if exchange.type == topics.TYPE and isinstance(destination, Stream):
+            self.check_unread(exchange.name)
+
+    def check_deletion(self, stream: Stream) -> None:
+        """A partition of a topic that is read stays."""
+        for partition in stream.partitions:
+            if partition.group.subject != stream.name:
+                self.check_unread(partition.group.subject)
+
+    def stream_deleted(self, stream: Stream) -> None:
+        """Groups on it end with it; those on a topic lose a partition."""
+        for partition in list(stream.partitions):
+            group = partition.group
+            if group.subject == stream.name:
+                self.delete(group)
+            else:
+                group.remove_partition(partition)
+
+    # inside
+
+    def _add(self, subject: str, name: str, *, number: int, settings: Settings) -> Group:
+        group = Group(self._vhost, subject, name, number=number, settings=settings)
+        self._groups[subject, name] = group
+        return group
+
+    def _subject_or_none(self, subject: str) -> list[Stream]:
+        try:
+            return topics.streams_of(self._vhost, subject)
+        except (NotFound, PreconditionFailed):
+            return []
+
+    def _written(self) -> Notes[GroupNote]:
+        if self._notes is None:
+            self._notes = self._open_notes(None)
+        return self._notes
+
+    def _open_notes(self, log: Log | None) -> Notes[GroupNote]:
+        label = sidelogs.label(sidelogs.GROUPS, self._vhost.name)
+        return Notes(self._vhost.broker.store, GroupNote, label=label, log=log)
+
+    def _write(self, group: Group) -> None:
+        notes = self._written()
+        transaction = self._vhost.broker.store.transaction()
+        change = notes.change(transaction)
+        change.put(GroupNote(group.number, group.subject, group.name, group.settings))
+        transaction.commit()
+        change.done()

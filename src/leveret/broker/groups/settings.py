@@ -1,0 +1,157 @@
+"""What can be set of a group, and what makes no sense.
+
+Every setting can be changed while the group runs, and holds at once, also for deliveries in flight. Members
+give them as arguments of `basic.consume`, operators over HTTP and on the command line; all of them end in
+`Settings.changed`, so that there is one list of names and one sentence for each mistake.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from leveret.amqp.errors import PreconditionFailed
+from leveret.amqp.tables import Value
+
+CONCURRENT: Final = "concurrent"
+ORDERLY: Final = "orderly"
+QUERY: Final = "query"
+"""A query of Spark: it reads by itself, and says how far it has come."""
+MODES: Final = (CONCURRENT, ORDERLY)
+
+ROCKETMQ_DELAYS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+ROCKETMQ_FIRST_LEVEL: Final = 3
+TIME_MS_MAX: Final = 315_360_000_000
+_UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_TIME: Final = re.compile(r"([0-9]{1,12})(ms|s|m|h|d)")
+
+ARGUMENTS: Final = {
+    "x-group-mode": "mode",
+    "x-group-max-span": "max_span",
+    "x-group-consume-timeout": "consume_timeout_ms",
+    "x-group-max-reconsume": "max_reconsume",
+    "x-group-delays": "delays",
+    "x-group-first-level": "first_level",
+}
+"""Of `basic.consume`, and what they set."""
+
+
+class BadSetting(PreconditionFailed):
+    """A value that a group can't have; nothing was changed."""
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """`settings.changed({"max_span": 500})` is a copy, or `BadSetting`."""
+
+    mode: str = CONCURRENT
+    max_span: int = 2000
+    """No delivery beyond the lowest unsettled offset and this."""
+    consume_timeout_ms: int = 900_000
+    """How long a delivery may take, in concurrent mode; 0 for ever."""
+    max_reconsume: int = 16
+    """How often a message may come again before it is a dead letter; -1 for ever."""
+    delays_ms: tuple[int, ...] = ()
+    """The delay of each level."""
+    first_level: int = ROCKETMQ_FIRST_LEVEL
+    """The level of the first return; each further one is a level higher."""
+    paused: bool = False
+
+    def delay_ms(self, returns: int) -> int:
+        """How long a message waits after so many earlier returns.
+
+        >>> Settings.default().delay_ms(0), Settings.default().delay_ms(99)
+        (10000, 7200000)
+        """
+        return self.delays_ms[min(self.first_level - 1 + returns, len(self.delays_ms) - 1)]
+
+    @classmethod
+    def default(cls, mode: str = CONCURRENT) -> Settings:
+        return cls(mode=mode, delays_ms=_delays(ROCKETMQ_DELAYS))
+
+    def changed(self, wanted: Mapping[str, Any]) -> Settings:
+        """With these values instead, each checked; a table of one's own begins with its first level."""
+        values: dict[str, Any] = {}
+        for name, value in wanted.items():
+            check = _CHECKS.get(name)
+            if check is None:
+                known = ", ".join(sorted(_CHECKS))
+                raise BadSetting(f"there is no setting '{name}' of a group; there are {known}")
+            values[name] = check(name, value)
+        if "delays" in values:
+            values["delays_ms"] = values.pop("delays")
+            values.setdefault("first_level", 1)
+        return msgspec.structs.replace(self, **values)
+
+    def shown(self) -> dict[str, Any]:
+        """As operators see and set them."""
+        return {
+            "mode": self.mode,
+            "max_span": self.max_span,
+            "consume_timeout_ms": self.consume_timeout_ms,
+            "max_reconsume": self.max_reconsume,
+            "delays": list(self.delays_ms),
+            "first_level": self.first_level,
+            "paused": self.paused,
+        }
+
+
+def of_arguments(table: Mapping[str, Value]) -> dict[str, Any]:
+    """What the arguments of a `basic.consume` ask for."""
+    return {setting: table[argument] for argument, setting in ARGUMENTS.items() if argument in table}
+
+
+def _mode(name: str, value: Any) -> str:
+    if value not in MODES:
+        raise BadSetting(f"a group's mode is {_shown(value)}; it can be {' or '.join(MODES)}")
+    return str(value)
+
+
+def _number(least: int, meaning: str) -> Any:
+    def check(name: str, value: Any) -> int:
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        if not whole or not least <= value <= TIME_MS_MAX:
+            raise BadSetting(f"{name} is {_shown(value)}; it must be {meaning}")
+        return int(value)
+
+    return check
+
+
+def _boolean(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise BadSetting(f"{name} is {_shown(value)}; it must be true or false")
+    return value
+
+
+def _delays(value: Any, name: str = "delays") -> tuple[int, ...]:
+    listed = value.split() if isinstance(value, str) else value
+    found = [_delay(name, each) for each in (listed if isinstance(listed, list | tuple) else ())]
+    if not found:
+        raise BadSetting(f"{name} is {_shown(value)}; a group needs at least one delay, like 10s 30s 1m")
+    return tuple(found)
+
+
+def _delay(name: str, value: Any) -> int:
+    time = _TIME.fullmatch(value) if isinstance(value, str) else None
+    delay_ms = value if time is None else int(time[1]) * _UNITS_MS[time[2]]
+    whole = isinstance(delay_ms, int) and not isinstance(delay_ms, bool)
+    if not whole or not 0 <= delay_ms <= TIME_MS_MAX:
+        raise BadSetting(f"{name} contains {_shown(value)}; a delay is a time like 10s, or milliseconds")
+    return int(delay_ms)
+
+
+def _shown(value: Any) -> str:
+    return f"'{value}'" if isinstance(value, str) else str(value)
+
+
+_CHECKS: Final[Mapping[str, Any]] = {
+    "mode": _mode,
+    "max_span": _number(1, "a whole number of at least 1"),
+    "consume_timeout_ms": _number(0, "a number of milliseconds, or 0 for no limit"),
+    "max_reconsume": _number(-1, "a whole number, or -1 for no limit"),
+    "delays": lambda name, value: _delays(value, name),
+    "first_level": _number(1, "a level of the delay table, counted from 1"),
+    "paused": _boolean,
+}

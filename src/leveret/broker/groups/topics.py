@@ -1,0 +1,97 @@
+"""Topics: an exchange that spreads messages over streams by their keys, seen as one thing.
+
+There is nothing more to a topic than that: an `x-consistent-hash` exchange with streams bound to it, so that
+any AMQP client can make one and publish to it. `create` makes the exchange, and streams called after it and
+their number. The partitions of a topic are in the natural order of their names (`orders-2` before
+`orders-10`), whatever the order in which they were bound.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from leveret.amqp.errors import NotFound, PreconditionFailed
+from leveret.amqp.tables import Value
+from leveret.broker.arguments import QueueArguments
+from leveret.broker.exchanges.consistent_hash import ConsistentHashRouter
+from leveret.broker.streams.stream import Stream
+
+if TYPE_CHECKING:
+    from leveret.broker.exchange import Exchange
+    from leveret.broker.vhost import VirtualHost
+
+TYPE: Final = "x-consistent-hash"
+PARTITIONS_MAX: Final = 1024
+
+
+def streams_of(vhost: VirtualHost, subject: str) -> list[Stream]:
+    """What a group on this name reads: the stream, or the streams of the topic."""
+    queue = vhost.queues.get(subject)
+    if isinstance(queue, Stream):
+        return [queue]
+    found = partitions(vhost.exchanges.get(subject))
+    if found:
+        return found
+    if queue is not None:
+        raise PreconditionFailed(f"{queue} is no stream: groups read streams and topics")
+    raise NotFound(f"no stream or topic '{subject}' in vhost '{vhost.name}'")
+
+
+def partitions(exchange: Exchange | None) -> list[Stream]:
+    """Those of a topic, in order; none for an exchange that is no topic."""
+    if exchange is None or not isinstance(exchange.router, ConsistentHashRouter):
+        return []
+    return [each for each in exchange.router.partitions if isinstance(each, Stream)]
+
+
+def all_topics(vhost: VirtualHost) -> dict[str, list[Stream]]:
+    found = {name: partitions(exchange) for name, exchange in vhost.exchanges.items()}
+    return {name: streams for name, streams in found.items() if streams}
+
+
+def create(vhost: VirtualHost, name: str, *, count: int, table: dict[str, Value]) -> int:
+    """A topic with so many partitions, or more of them for one that is there.
+
+    `table` are the arguments of each stream. Returns the number of the definition change to wait for.
+    """
+    if not 1 <= count <= PARTITIONS_MAX:
+        raise PreconditionFailed(f"a topic has 1 to {PARTITIONS_MAX} partitions, not {count}")
+    exchange = vhost.exchanges.get(name)
+    present = partitions(exchange)
+    if name in vhost.queues:
+        raise PreconditionFailed(f"{vhost.queues[name]} exists: a topic can't have its name")
+    if exchange is not None and exchange.type != TYPE:
+        raise PreconditionFailed(f"{vhost.describe(exchange)} is of type '{exchange.type}', not '{TYPE}'")
+    if count < len(present):
+        raise PreconditionFailed(
+            f"topic '{name}' in vhost '{vhost.name}' has {len(present)} partitions: they can't become fewer"
+        )
+    table = {**table, "x-queue-type": "stream"}
+    names = [f"{name}-{number}" for number in range(count)]
+    taken = [each for each in names if each in vhost.queues and not isinstance(vhost.queues[each], Stream)]
+    if taken:
+        raise PreconditionFailed(f"queue '{taken[0]}' in vhost '{vhost.name}' is no stream")
+    wanted = {each: QueueArguments.parse(table, queue=each, vhost=vhost.name) for each in names}
+    if exchange is None:
+        exchange = vhost.add_exchange(name, TYPE, durable=True, auto_delete=False, internal=False, table={})
+    defined = exchange.defined
+    for each, arguments in wanted.items():
+        queue = vhost.queues.get(each) or vhost.add_queue(
+            each, durable=True, auto_delete=False, owner=None, table=table, arguments=arguments
+        )
+        if queue not in present:
+            defined = max(defined, vhost.bind(exchange, queue, "1", {}))
+    return defined
+
+
+def delete(vhost: VirtualHost, name: str) -> int:
+    """The exchange, its streams and all that is in them; its groups must be gone."""
+    exchange = vhost.exchanges.get(name)
+    found = partitions(exchange)
+    if exchange is None or not found:
+        raise NotFound(f"no topic '{name}' in vhost '{vhost.name}'")
+    vhost.groups.check_unread(name)
+    defined = vhost.delete_exchange(exchange)
+    for stream in found:
+        defined = max(defined, vhost.delete_queue(stream))
+    return defined

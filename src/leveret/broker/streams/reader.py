@@ -1,0 +1,133 @@
+"""One consumer's way through a stream: a position that moves up, and nothing that is kept of it.
+
+An ack is credit for more. Nothing ever goes back: whoever wants to see a message again begins at its offset,
+and whoever wants progress to be kept consumes as the member of a group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from leveret.amqp.properties import split_for_fields, with_headers
+from leveret.broker.feed import TURN_BYTES, TURN_MESSAGES_MAX, Source
+from leveret.storage.offsets import Range
+from leveret.storage.records import Record
+
+if TYPE_CHECKING:
+    from leveret.broker.channel import Channel
+    from leveret.broker.consumer import Consumer
+    from leveret.broker.feed import Wish
+    from leveret.broker.streams.stream import Stream
+    from leveret.broker.work import Work
+
+OFFSET = "x-stream-offset"
+_OFFSET_FIELD = bytes([len(OFFSET)]) + OFFSET.encode() + b"l"
+_SPLITS_MAX = 1000
+
+
+class Stamps:
+    """Content headers with further fields: some that stay, and the offset."""
+
+    def __init__(self, fields: bytes = b"") -> None:
+        self._fields = fields + _OFFSET_FIELD
+        self._splits: dict[bytes, tuple[bytes, bytes]] = {}
+
+    def put(self, records: Sequence[Record], headers: Sequence[bytes]) -> list[bytes]:
+        """These headers, each with the offset of its record. 0.4 us where headers repeat."""
+        stamped = []
+        splits, size = self._splits, len(self._fields) + 8
+        for record, header in zip(records, headers, strict=True):
+            split = splits.get(header)
+            if split is None:
+                split = splits[header] = self._split(header, size)
+                if len(splits) > _SPLITS_MAX:
+                    splits.clear()
+            stamped.append(split[0] + record.offset.to_bytes(8, "big") + split[1])
+        return stamped
+
+    def _split(self, header: bytes, size: int) -> tuple[bytes, bytes]:
+        if OFFSET.encode() in header:  # a publisher's own
+            header = with_headers(header, {}, (OFFSET,))
+        before, behind = split_for_fields(header, size)
+        return before + self._fields, behind
+
+
+class Reader(Source):
+    """`Reader(stream, position)`; the consumer is attached when it is there."""
+
+    def __init__(self, stream: Stream, position: int) -> None:
+        super().__init__(stream.broker, stream.vhost, stream.name)
+        self.stream = stream
+        self.position = position
+        self.consumer: Consumer | None = None
+        self._stamps = Stamps()
+        self._batch = 1
+
+    def __str__(self) -> str:
+        return str(self.stream)
+
+    def run(self) -> None:
+        handed_bytes = 0
+        while self.consumer is not None and not self.stream.deleted:
+            credit = self.consumer.credit
+            if not credit:
+                return
+            if handed_bytes >= TURN_BYTES:
+                self.broker.wake_later(self)
+                return
+            records = self._next(min(credit, self._batch))
+            if not records:
+                if self.stream.awaits_sync:
+                    self.broker.stall(self)
+                return
+            handed_bytes += sum(len(record.body) + len(record.header) for record in records)
+            self._batch = min(TURN_MESSAGES_MAX, 2 * self._batch)
+            self.consumer.channel.deliver(self.consumer, records)
+
+    def _next(self, count: int) -> list[Record]:
+        limit = self.stream.readable()
+        while (first := self.stream.progress.ready_from(self.position)) is not None and first < limit:
+            stop = min(limit, first + count)
+            self.position = stop
+            records = self.stream.log.read(self.stream.visible(first, stop))
+            if records:
+                return records
+        return []
+
+    def headers(self, records: Sequence[Record], plain: tuple[bytes, ...]) -> Sequence[bytes]:
+        return self._stamps.put(records, plain)
+
+    def room_again(self, consumer: Consumer) -> None:
+        self.wake()
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        self.consumer = None
+        self.stream.remove_consumer(consumer)
+
+    # settlement
+
+    def ack(self, ranges: Sequence[Range], *, who: bytes = b"", work: Work | None = None) -> None:
+        """Nothing is kept of it."""
+
+    def requeue(
+        self,
+        ranges: Sequence[Range],
+        *,
+        delayed: bool = False,
+        late: bool = False,
+        wish: Wish | None = None,
+        work: Work | None = None,
+    ) -> None:
+        """A consumer that is gone leaves nothing behind; to ask for it makes no sense."""
+        if delayed:
+            raise self._no_way_back()
+
+    def reject(self, ranges: Sequence[Range], *, work: Work | None = None) -> None:
+        raise self._no_way_back()
+
+    def _no_way_back(self) -> Exception:
+        return self.stream.not_supported("basic.nack and basic.reject")
+
+    def unblock(self, channel: Channel) -> None:
+        """It stands in no line."""

@@ -1,0 +1,156 @@
+"""A stream: a log that is kept by age and size, whoever has read it.
+
+To publishers it is a queue like any other. Its own cursor never hands anything out: what is ready in it is
+what readers may see, what is hidden until a batch is committed is leased in it, what retention or an abort
+has taken away is settled. Consumers read with a `Reader` each; groups have cursors of their own
+(`groups.partition`). The rule: nobody sees an offset that is not synced, or that lies behind one that is
+still undecided.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from leveret.amqp.errors import NotImplemented_
+from leveret.broker.queue import Queue
+from leveret.broker.streams.reader import Reader
+from leveret.storage.journal import Outcome
+from leveret.storage.offsets import Range
+from leveret.storage.records import PERSISTENT, Message
+from leveret.storage.retention import Retention
+
+if TYPE_CHECKING:
+    from leveret.amqp.tables import Value
+    from leveret.broker.arguments import QueueArguments
+    from leveret.broker.broker import Broker
+    from leveret.broker.consumer import Consumer
+    from leveret.broker.dedup import Dedup
+    from leveret.broker.groups.partition import Partition
+    from leveret.broker.vhost import VirtualHost
+    from leveret.broker.work import Work
+    from leveret.storage.cursor import Cursor
+
+
+_SEGMENTS_PER_LIMIT = 8
+_SEGMENT_BYTES_LEAST = 64 << 10
+_SEGMENT_BYTES_MOST = 64 << 20
+_RETIRE_US_LEAST = 1_000_000
+
+
+def retention_of(arguments: QueueArguments) -> Retention:
+    """Messages go by whole files: those are made small enough for what is to be kept."""
+    kept = arguments.kept_bytes
+    fitting = 0 if not kept else max(_SEGMENT_BYTES_LEAST, kept // _SEGMENTS_PER_LIMIT)
+    return Retention(
+        keep_settled=True,
+        max_age_us=arguments.max_age_us,
+        max_bytes=kept,
+        segment_bytes=arguments.segment_bytes or min(fitting, _SEGMENT_BYTES_MOST),
+    )
+
+
+class Stream(Queue):
+    """`stream.readable()` is how far anybody may read."""
+
+    confirms_synced = True
+
+    def __init__(
+        self,
+        broker: Broker,
+        vhost: VirtualHost,
+        name: str,
+        *,
+        cursor: Cursor,
+        arguments: QueueArguments,
+        table: dict[str, Value],
+        dedup: Dedup | None = None,
+    ) -> None:
+        super().__init__(
+            broker, vhost, name, cursor=cursor, arguments=arguments, table=table, durable=True, dedup=dedup
+        )
+        self.may_expire = False
+        self._unsynced: deque[tuple[int, int]] = deque()
+        """(ticket, offset): up to where it may be read once that is safe."""
+        self._synced = self.log.next
+        self.partitions: list[Partition] = []
+        """Of the groups that read it."""
+        self._retire()
+
+    def not_supported(self, what: str) -> NotImplemented_:
+        return NotImplemented_(f"{what} not supported by stream queues {self}")
+
+    # in
+
+    def as_kept(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """Everything in a stream survives a restart."""
+        if all(message.flags & PERSISTENT for message in messages):
+            return messages
+        return [message._replace(flags=message.flags | PERSISTENT) for message in messages]
+
+    def appended(self, messages: Sequence[Message]) -> None:
+        self._unsynced.append((self.broker.store.ticket, self.log.next))
+        if self.consumers or any(partition.wants_more for partition in self.partitions):
+            self.broker.stall(self)
+        kept = self.arguments.kept_bytes
+        if kept and self.log.size_bytes > kept + (kept >> 1):
+            self.broker.store.retire()
+
+    def _retire(self) -> None:
+        """Looks now and then whether something has become too old."""
+        age_us = self.arguments.max_age_us
+        if age_us is None or self.deleted:
+            return
+        now_us = self.broker.now_us()
+        segments = self.log.segments
+        if segments and segments[0].info.newest_us + age_us <= now_us:
+            self.broker.store.retire()
+        self.broker.timers.set((self, "age"), now_us + max(_RETIRE_US_LEAST, age_us // 16), self._retire)
+
+    def take_out(self, work: Work, ranges: Sequence[Range]) -> None:
+        """Messages that were never readable are not there, after all: for nobody."""
+        super().take_out(work, ranges)
+        for partition in self.partitions:
+            work.drop(partition, ranges, Outcome.DROPPED)
+
+    # out
+
+    def readable(self) -> int:
+        """The first offset that must not be read yet."""
+        safe_ticket = self.broker.store.safe_ticket
+        while self._unsynced and self._unsynced[0][0] <= safe_ticket:
+            self._synced = self._unsynced.popleft()[1]
+        stages = self.vhost.stages
+        undecided = stages.hidden(self).first() if stages is not None and self.progress.leased else None
+        return self._synced if undecided is None else min(self._synced, undecided)
+
+    @property
+    def awaits_sync(self) -> bool:
+        return bool(self._unsynced)
+
+    def run(self) -> None:
+        for consumer in list(self.consumers):
+            consumer.source.run()
+        for partition in self.partitions:
+            partition.wake()
+        if self.awaits_sync and self.consumers:
+            self.broker.stall(self)
+
+    def catch_up(self) -> None:
+        """Nothing in it changes with time, but for what retention takes."""
+
+    def visible(self, start: int, stop: int) -> list[Range]:
+        """What of [start, stop) is there to be read."""
+        return self.progress.ready_within(start, stop)
+
+    # consumers
+
+    def add_consumer(self, consumer: Consumer) -> None:
+        """With a `Reader` as its source."""
+        assert isinstance(consumer.source, Reader)
+        self.consumers.add(consumer)
+        consumer.source.wake()
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        self.consumers.remove(consumer)
