@@ -8,16 +8,24 @@ over its socket and puts nothing of this module on the hot path. A reply other t
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
-from bench.frames import CONSUMER_TAG, IDS, PREFIX, long, method, short
+from bench.frames import CONSUMER_TAG, IDS, PREFIX, long, method, short, table
 
 TIMEOUT_S = 30.0
 CLOSES = {(10, 50), (20, 40)}
+Arguments = Mapping[str, str | int]
+NONE: Arguments = MappingProxyType({})
 
 
 class Unexpected(Exception):
     """The broker answered something that has no place in the run."""
+
+
+def consume_frame(queue: str, *, auto_ack: bool = False, arguments: Arguments = NONE) -> bytes:
+    bits = b"\x02" if auto_ack else b"\0"
+    return method(60, 20, b"\0\0" + short(queue) + short(CONSUMER_TAG) + bits + long(table(arguments)))
 
 
 class Client:
@@ -60,9 +68,9 @@ class Client:
             data += more
         return data
 
-    def declare_queue(self, name: str) -> None:
-        """A durable classic queue."""
-        self.call(50, 10, b"\0\0" + short(name) + b"\x02" + long(b""))
+    def declare_queue(self, name: str, arguments: Arguments = NONE) -> None:
+        """A durable queue, a classic one if the arguments say nothing else."""
+        self.call(50, 10, b"\0\0" + short(name) + b"\x02" + long(table(arguments)))
 
     def depth(self, name: str) -> int:
         """Ready messages of a queue, by a passive declare."""
@@ -74,6 +82,14 @@ class Client:
         self.call(40, 10, b"\0\0" + short(name) + short("direct") + b"\x02" + long(b""))
         for key in keys:
             self.call(50, 20, b"\0\0" + short(queue) + short(name) + short(key) + b"\0" + long(b""))
+
+    def declare_topic(self, name: str, partitions: int) -> None:
+        """An exchange that hashes keys, with so many streams bound to it."""
+        self.call(40, 10, b"\0\0" + short(name) + short("x-consistent-hash") + b"\x02" + long(b""))
+        for number in range(partitions):
+            stream = f"{name}-{number}"
+            self.declare_queue(stream, {"x-queue-type": "stream"})
+            self.call(50, 20, b"\0\0" + short(stream) + short(name) + short("1") + b"\0" + long(b""))
 
     def delete_queue(self, name: str) -> None:
         self.call(50, 40, b"\0\0" + short(name) + b"\0")
@@ -87,11 +103,17 @@ class Client:
     def tx_select(self) -> None:
         self.call(90, 10)
 
-    def consume(self, queue: str, *, prefetch: int, auto_ack: bool) -> None:
+    def limit(self, prefetch: int) -> None:
+        """Unsettled deliveries of each consumer to come."""
+        self.call(60, 10, bytes(4) + prefetch.to_bytes(2, "big") + b"\0")
+
+    def consume(
+        self, queue: str, *, prefetch: int, auto_ack: bool = False, arguments: Arguments = NONE
+    ) -> None:
         if not auto_ack:
-            self.call(60, 10, bytes(4) + prefetch.to_bytes(2, "big") + b"\0")
-        bits = b"\x02" if auto_ack else b"\0"
-        self.call(60, 20, b"\0\0" + short(queue) + short(CONSUMER_TAG) + bits + long(b""))
+            self.limit(prefetch)
+        self.socket.sendall(consume_frame(queue, auto_ack=auto_ack, arguments=arguments))
+        self.expect(60, 21)
 
     def cancel(self) -> None:
         self.call(60, 30, short(CONSUMER_TAG) + b"\0")

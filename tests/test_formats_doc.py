@@ -16,6 +16,7 @@ import msgspec
 import pytest
 
 from leveret.broker import dedup, leases, sequences, sidelogs, stages
+from leveret.broker.groups import registry
 from leveret.storage import (
     ackset,
     chunks,
@@ -60,7 +61,7 @@ SETTLED = Entry(Kind.SETTLED, [(0, 1)], Outcome.ACKED, b"c1", 0, TIME_US)
 RETURNED = Entry(Kind.RETURNED, [(3, 5), (9, 10)], 1, b"c1", TIME_US + 5_000_000, TIME_US)
 OFFSETS = OffsetSet([(3, 5), (9, 10), (65_536, 131_072)])
 LEASE = leases.LeaseNote("lake", 12, [(5, 9), (1000, 1001)], 6, {8: 1})
-NOTES = (leases.QueryNote, leases.LeaseNote, stages.StageNote, stages.CommitNote)
+NOTES = (leases.QueryNote, leases.LeaseNote, stages.StageNote, stages.CommitNote, registry.GroupNote)
 LAYOUTS = {
     "File header": formats._FIELDS.format + "Q",
     "Whole file": durable._LENGTHS.format,
@@ -70,6 +71,7 @@ LAYOUTS = {
     "Head": frames._HEAD.format + "Q",
     "Group": "<QQ",
     "Snapshot head": progress._SECTIONS.format,
+    "Snapshot tail": progress._TAIL.format,
     "Ack set": ackset._HEADER.format,
     "Offset set": offsets._HEADER.format,
     "Chunk": offsets._ENTRY.format,
@@ -266,7 +268,12 @@ def test_the_notes_have_the_fields_of_the_code():
 
 
 def test_the_labels_of_logs_beside_a_queue_are_those_of_the_code():
-    labels = [sidelogs.label(sidelogs.LEASES, 17), sidelogs.label(sidelogs.STAGES, "/")]
+    owners: list[tuple[str, int | str]] = [
+        (sidelogs.LEASES, 17),
+        (sidelogs.STAGES, "/"),
+        (sidelogs.GROUPS, "/"),
+    ]
+    labels = [sidelogs.label(kind, owner) for kind, owner in owners]
     assert column("notes.md", "| label | log of | made |", 0) == labels
     assert f"`{sidelogs.label(sidelogs.DEDUP, 17)}`" in PAGES["dedup.md"]
 
@@ -274,7 +281,7 @@ def test_the_labels_of_logs_beside_a_queue_are_those_of_the_code():
 @pytest.mark.parametrize(
     ("page", "words", "found", "said"),
     [
-        ("README.md", "today it is 2,", formats.VERSION, 2),
+        ("README.md", "today it is 3,", formats.VERSION, 3),
         ("README.md", "when more than 3 are free", wal.FREE_FILES_MAX, 3),
         ("records.md", "at most 2,048 records and 2 MiB", records.BATCH_RECORDS_MAX, 2048),
         ("records.md", "2 MiB of data", records.BATCH_BYTES_MAX, 2 << 20),

@@ -151,7 +151,7 @@ class Against(RuleBasedStateMachine):
     def agrees(self) -> None:
         assert flat(list(self.unacked)) == self.model
         assert self.unacked.count == len(self.model)
-        assert [run.start for run in self.unacked] == self.unacked._starts == sorted(self.unacked._starts)
+        assert self.unacked._starts == sorted(self.unacked._starts)
         for start, stop in ((0, 3), (2, 3 + self.next_tag // 2), (self.next_tag // 2, self.next_tag + 2)):
             expected = [tag for tag in sorted(self.model) if start <= tag < stop]
             assert list(flat(self.unacked.within(start, stop))) == expected

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from base64 import b64encode
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from http.client import HTTPConnection
@@ -12,7 +12,7 @@ from typing import Any
 import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
-from pika.exceptions import AMQPConnectionError
+from pika.exceptions import AMQPConnectionError, AMQPError
 
 from leveret.broker.accounts import hash_password
 from leveret.broker.arguments import QueueArguments
@@ -22,6 +22,7 @@ from leveret.management.app import create_app
 from leveret.server.http import HttpListener
 from leveret.storage.records import Message
 from leveret.testing.broker import WAIT_S, Broker
+from tests.management.membership import Member
 
 GUEST = "guest:guest"
 
@@ -55,12 +56,16 @@ class Api:
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(coroutine, self.broker._loop).result(WAIT_S)
 
-    def ask(self, method: str, path: str, user: str | None = GUEST, **headers: str) -> Answer:
+    def ask(
+        self, method: str, path: str, user: str | None = GUEST, *, body: object = None, **headers: str
+    ) -> Answer:
+        """The body as JSON, unless it is bytes already."""
         if user is not None:
             headers["Authorization"] = "Basic " + b64encode(user.encode()).decode()
-        connection = HTTPConnection("127.0.0.1", self.listener.port, timeout=WAIT_S)
+        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        connection = HTTPConnection("127.0.0.1", self.listener.port, timeout=2 * WAIT_S)
         try:
-            connection.request(method, path, headers=headers)
+            connection.request(method, path, data, headers)
             response = connection.getresponse()
             found = {name.lower(): value for name, value in response.getheaders()}
             return Answer(response.status, found, response.read())
@@ -75,13 +80,22 @@ class Api:
     def add_vhost(self, name: str) -> None:
         self.broker.call(lambda: self.broker.server.broker._restore_row(VhostRow(name)))
 
-    def add_user(self, name: str, tags: str = "", vhost: str | None = None, *, read: str = ".*") -> str:
+    def add_user(
+        self,
+        name: str,
+        tags: str = "",
+        vhost: str | None = None,
+        *,
+        read: str = ".*",
+        configure: str = "",
+        write: str = "",
+    ) -> str:
         """The credentials of a new user; the password is `pass:word`."""
         accounts = self.broker.server.broker.accounts
         hashed = hash_password(b"pass:word", b"salt")
         self.broker.call(lambda: accounts.put(UserRow(name, hashed, tags)))
         if vhost is not None:
-            self.broker.call(lambda: accounts.permit(PermissionRow(vhost, name, "", "", read)))
+            self.broker.call(lambda: accounts.permit(PermissionRow(vhost, name, configure, write, read)))
         return f"{name}:pass:word"
 
     def add_queue(
@@ -122,3 +136,27 @@ def channel(leveret_broker: Broker) -> Iterator[BlockingChannel]:
     yield channel
     with suppress(AMQPConnectionError):  # the broker may have been stopped
         connection.close()
+
+
+@pytest.fixture
+def orders(api: Api, channel: BlockingChannel) -> str:
+    """A topic of two partitions, the first one with ten messages."""
+    api.ask("PUT", "/api/topics/%2F/orders", body={"partitions": 2})
+    for number in range(10):
+        channel.basic_publish("", "orders-0", b"%d" % number)
+    return "orders"
+
+
+@pytest.fixture
+def join(api: Api) -> Iterator[Callable[..., Member]]:
+    """`join("orders", "billing", prefetch=5)`; whoever joins leaves with the test."""
+    members = []
+
+    def join(subject: str = "orders", group: str = "billing", **arguments: Any) -> Member:
+        members.append(Member(api.broker.url, subject, group, **arguments))
+        return members[-1]
+
+    yield join
+    for member in members:
+        with suppress(AMQPError):  # the broker may be gone
+            member.close()

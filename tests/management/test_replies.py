@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from leveret.management.replies import DEPTH_MAX, jsonable, reply, reply_list
+from leveret.management.replies import DEPTH_MAX, jsonable, reply, reply_list, reply_nested
 
 
 def test_depth_is_counted_from_the_outermost_table():
@@ -51,3 +51,19 @@ def test_the_loop_runs_between_the_pieces_of_a_list():
 
 async def pieces_of(items):
     return [piece async for piece in reply_list(items).body_iterator]
+
+
+def test_a_list_of_objects_with_many_items_each_comes_in_pieces():
+    objects = [({"name": "a"}, "parts", iter(range(3))), ({}, "parts", []), ({"n": {}}, "parts", [{"x": 1}])]
+
+    async def read(objects):
+        return [piece async for piece in reply_nested(objects).body_iterator]
+
+    pieces = asyncio.run(read(objects))
+    assert len(pieces) > 6
+    assert json.loads("".join(pieces)) == [
+        {"name": "a", "parts": [0, 1, 2]},
+        {"parts": []},
+        {"n": {}, "parts": [{"x": 1}]},
+    ]
+    assert "".join(asyncio.run(read([]))) == "[]"

@@ -15,8 +15,8 @@ from leveret.spark import calls as calls_module
 from leveret.spark.calls import Calls
 from leveret.spark.endpoint import Endpoint
 from leveret.spark.errors import BrokerAway, BrokerRefused, DataLost, SparkSideError
-from leveret.spark.leases import Messages, read_messages
 from leveret.spark.options import SourceOptions
+from leveret.spark.tasks import Messages, read_messages
 
 OPTIONS = SourceOptions.parse(
     {"url": "amqp://me:s3cret@127.0.0.1:1/", "queue": "q", "brokerTimeout": "5s", "cursor": "c"}
@@ -75,7 +75,7 @@ def endpoint(server: Pretended, options: SourceOptions = OPTIONS) -> Endpoint:
 
 
 def messages(server: Pretended, *ranges: tuple[int, int]) -> Messages:
-    return Messages(f"grpc+tcp://127.0.0.1:{server.port}", 1, tickets.pack_ranges(ranges))
+    return Messages(f"grpc+tcp://127.0.0.1:{server.port}", "q", 1, tickets.pack_ranges(ranges))
 
 
 def away() -> flight.FlightUnavailableError:

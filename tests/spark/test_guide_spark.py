@@ -16,14 +16,15 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from leveret.broker import leases as broker_leases
 from leveret.broker import stages as broker_stages
 from leveret.client import Binding, BlockingConnection, Exchange, Queue, Topology
+from leveret.server.flight import reading
 from leveret.spark import columns, options, rows
-from leveret.spark import leases as spark_leases
+from leveret.spark import tasks as spark_tasks
 from leveret.spark.datasource import LeveretDataSource
 from leveret.spark.errors import SparkSideError
 from leveret.spark.options import SinkOptions, SourceOptions
 from leveret.spark.spooled import BATCH_MESSAGES, PREFETCH_MAX
 from leveret.testing.broker import Broker
-from tests.spark import cluster, spooling, test_streams
+from tests.spark import cluster, partitions, spooling, test_streams
 from tests.spark.queues import publish, reader
 
 ROOT = Path(__file__).parents[2]
@@ -81,12 +82,13 @@ def rows_in(frame: DataFrame, checkpoint: Path) -> int:
 @pytest.mark.timeout(600)
 def test_the_code_of_the_page_runs(spark: SparkSession, own_leveret: Broker, tmp_path: Path):
     with BlockingConnection(own_leveret.url, topology=TOPOLOGY):
-        pass
+        partitions.make_topic(own_leveret.url, "clicks", 2)
 
     def fill() -> None:
         publish(own_leveret.url, "orders", [b'{"id": 1, "items": []}', b"?"])
+        partitions.spread(own_leveret.url, "clicks", [b"one", b"two"])
 
-    assert run_blocks(spark, tmp_path, named=URL, url=own_leveret.url, fill=fill) == 4
+    assert run_blocks(spark, tmp_path, named=URL, url=own_leveret.url, fill=fill) == 5
     table = spark.read.parquet(str(tmp_path / "lake" / "orders"))
     assert table.count() == 2
 
@@ -164,8 +166,9 @@ def test_the_columns_of_the_sink_are_those_of_the_code():
 @pytest.mark.parametrize(
     ("words", "found", "said"),
     [
-        ("no task has more than 262,144 messages", spark_leases._TASK_MESSAGES_MAX, 262_144),
+        ("no task has more than 262,144 messages", spark_tasks.TASK_MESSAGES_MAX, 262_144),
         ("then at most 65,536 messages too", broker_leases._WEIGHED_MAX, 65_536),
+        ("then at most 65,536 messages too", reading.WEIGHED_MAX, 65_536),
         ("1 to 200 printable bytes", broker_leases._QUERY_BYTES_MAX, 200),
         ("| 20,000 messages |", BATCH_MESSAGES, 20_000),
         ("(20,000 without it, 65,535 at most)", PREFETCH_MAX, 65_535),
@@ -209,7 +212,7 @@ def _another_queue(broker: Broker) -> object:
 
 WRONG: dict[str, Callable[[Broker], object]] = {
     "an unknown option": stream_of(ques="a"),
-    "neither queue nor stream": stream_of(cursor="c"),
+    "neither queue, stream nor topic": stream_of(cursor="c"),
     "no cursor": stream_of(queue="a"),
     "a value that is none": stream_of(queue="a", cursor="c", leaseTimeout="soon"),
     "a range on a stream of batches": stream_of(queue="a", cursor="c", startingOffset="5"),
@@ -217,6 +220,9 @@ WRONG: dict[str, Callable[[Broker], object]] = {
     "asynchronous progress tracking": stream_of(queue="a", cursor="c", asyncProgressTrackingEnabled="true"),
     "a schema that does not fit": _another_schema,
     "no such queue": stream_of(queue="nowhere", cursor="c"),
+    "no such topic": stream_of(topic="nowhere", cursor="c"),
+    "a stream as a queue": stream_of(queue="s", cursor="c"),
+    "a position behind the end": stream_of(stream="s", cursor="c", startingPosition="5"),
     "the wrong password": stream_of(queue="a", cursor="c", password="wrong"),
     "a checkpoint of another queue": _another_queue,
     "rows without a body": sink_of("app_id", routingKey="a"),
@@ -235,6 +241,7 @@ def test_every_mistake_of_the_table_is_made_here():
 def test_a_mistake_is_answered_with_the_sentence_of_the_table(leveret: Broker, mistake: str):
     for queue in "ab":
         publish(leveret.url, queue, [])
+    partitions.make_stream(leveret.url, "s")
     with pytest.raises(SparkSideError) as raised:
         WRONG[mistake](leveret)
     assert SAID[mistake] in str(raised.value)

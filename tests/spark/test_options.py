@@ -49,6 +49,8 @@ def test_durations_are_written_in_many_ways(text, seconds):
     [
         ("earliest", "earliest"),
         ("Latest", "latest"),
+        ("first", "earliest"),
+        ("last", "latest"),
         ("17", 17),
         ("2026-01-31T12:00:00+02:00", datetime(2026, 1, 31, 10, tzinfo=UTC)),
         ("2026-01-31", datetime(2026, 1, 31, tzinfo=UTC)),
@@ -65,6 +67,7 @@ def test_a_stream_starts_at_any_position(text, position):
         ({"maxMessagePerTriger": "1"}, "did you mean maxMessagesPerTrigger?"),
         ({"kafka.bootstrap.servers": "x"}, "there are ackMode, brokerTimeout"),
         ({"stream": "s"}, "options queue and stream are both given"),
+        ({"stream": "s", "topic": "t"}, "options queue, stream and topic are all given"),
         ({"queue": ""}, "option queue '' is empty"),
         ({"startingPosition": "latest"}, "option startingPosition of a queue can only be 'earliest'"),
         ({"startingPosition": "soon"}, "is not earliest, latest, an offset or an ISO timestamp"),
@@ -91,8 +94,21 @@ def test_a_wrong_option_is_one_sentence(options, sentence):
     assert "\n" not in str(raised.value)
 
 
-def test_neither_queue_nor_stream_is_a_sentence_too():
-    with pytest.raises(BadOption, match="are both missing"):
+@pytest.mark.parametrize("text", ['{"a": -1}', '{"a": 1.5}', '{"a": true}', '{"a": "1"}', "{}", "{a}"])
+def test_offsets_by_stream_are_numbers(text):
+    with pytest.raises(BadOption, match="is not an offset for each stream"):
+        SourceOptions.parse({"topic": "t", "startingPosition": text})
+
+
+def test_a_topic_starts_at_offsets_by_stream_and_nothing_else_does():
+    given = {"startingPosition": '{"t-0": 5, "t-1": 0}'}
+    assert SourceOptions.parse({"topic": "t", **given}).starting == {"t-0": 5, "t-1": 0}
+    with pytest.raises(BadOption, match="has offsets by partition, which only a topic has"):
+        SourceOptions.parse({"stream": "s", **given})
+
+
+def test_neither_queue_stream_nor_topic_is_a_sentence_too():
+    with pytest.raises(BadOption, match="options queue, stream and topic are all missing"):
         SourceOptions.parse({})
 
 
@@ -103,6 +119,13 @@ def test_a_stream_of_batches_needs_a_cursor_and_no_ranges():
         source(cursor="c", endingOffset="5").check_stream()
     with pytest.raises(BadOption, match="option cursor is for streaming reads"):
         source(cursor="c").check_batch()
+
+
+def test_a_topic_needs_a_cursor_unless_nothing_is_acked():
+    with pytest.raises(BadOption, match="option cursor is missing"):
+        SourceOptions.parse({"topic": "t"}).check_stream()
+    SourceOptions.parse({"topic": "t", "ackMode": "none"}).check_stream()
+    SourceOptions.parse({"stream": "s"}).check_stream()
 
 
 def test_user_and_password_win_over_the_url():

@@ -1,10 +1,23 @@
+import shutil
+from pathlib import Path
 from struct import Struct
 
 import pytest
 from xxhash import xxh3_64_intdigest
 
 from leveret.storage.errors import UnknownFormat
-from leveret.storage.formats import HEADER_BYTES, MAGIC, SEGMENT, VERSION, WAL, FileHeader, read_header
+from leveret.storage.files import OsFiles
+from leveret.storage.formats import (
+    HEADER_BYTES,
+    MAGIC,
+    READABLE,
+    SEGMENT,
+    VERSION,
+    WAL,
+    FileHeader,
+    read_header,
+)
+from leveret.storage.store import Store
 
 HEADER = FileHeader(SEGMENT, id=7, number=99)
 
@@ -48,3 +61,43 @@ def test_a_file_of_somebody_else_or_of_another_kind_is_refused(data):
         read_header(data, "logs/f", SEGMENT)
     assert caught.value.found is None
     assert caught.value.hint
+
+
+OLD = Path(__file__).parent / "version-2"
+
+
+@pytest.mark.parametrize("version", READABLE)
+def test_versions_that_can_be_read(version):
+    assert read_header(made(version=version), "f", SEGMENT) == HEADER
+
+
+def test_a_directory_of_version_2_is_opened_and_nothing_is_lost(tmp_path):
+    """Written by the code before there were streams, and killed after a sync.
+
+    Of 21 messages 0 to 4 and 8 to 10 were settled, 5 and 6 were returned and delayed, 7 was returned and in
+    flight again.
+    """
+    shutil.copytree(OLD, tmp_path / "data")
+    time_us = 1_700_000_000_000_000
+    store = Store(OsFiles(tmp_path / "data"), clock=lambda: time_us, entropy=iter(range(99)).__next__)
+    (log,) = store.logs.values()
+    progress = log.cursors["queue"].progress
+    assert store.damage == []
+    assert list(progress.ready_ranges()) == [(7, 8), (11, 21)]
+    assert list(progress.delays()) == [(5, time_us + 60_000_000), (6, time_us + 60_000_000)]
+    assert progress.postponed == progress.delayed
+    assert progress.counts == {5: 1, 6: 1, 7: 2}
+    assert [record.body for record in log.read([(7, 8)])] == [b"message 7"]
+    store.close()
+    assert all(read_version(path) in READABLE for path in (tmp_path / "data").rglob("*") if is_ours(path))
+    again = Store(OsFiles(tmp_path / "data"), clock=lambda: time_us, entropy=iter(range(99)).__next__)
+    assert again.log(log.id).cursors["queue"].progress.counts == progress.counts
+    again.close()
+
+
+def is_ours(path):
+    return path.is_file() and path.name != "lock"
+
+
+def read_version(path):
+    return int.from_bytes(path.read_bytes()[8:12], "little")

@@ -41,7 +41,7 @@ class TestQueue:
 
     def test_a_sealed_segment_of_which_little_is_left_is_rewritten(self):
         few = int(REWRITE_BELOW * A.rows) - 1
-        assert plan([SegmentView(A, few, pinned=True)], Retention(), NOW) == Plan(rewrite=[A])
+        assert plan([SegmentView(A, few)], Retention(), NOW) == Plan(rewrite=[A])
         assert plan([SegmentView(A, few + 1)], Retention(), NOW) == Plan()
 
     def test_the_segment_that_is_appended_to_is_not_rewritten(self):
@@ -79,7 +79,7 @@ class TestStream:
     def test_what_is_too_old_goes_settled_or_not(self, unsettled):
         policy = Retention(keep_settled=True, max_age_us=5000)
         views = [SegmentView(A, unsettled), SegmentView(B, unsettled), SegmentView(C, unsettled)]
-        assert plan(views, policy, NOW) == Plan(delete=[A, B], expire=[A, B] if unsettled else [])
+        assert plan(views, policy, NOW) == (Plan(expire=[A, B]) if unsettled else Plan(delete=[A, B]))
 
     def test_the_oldest_go_until_the_rest_is_small_enough(self):
         policy = Retention(keep_settled=True, max_bytes=2000)
@@ -91,9 +91,9 @@ class TestStream:
         policy = Retention(keep_settled=True, max_bytes=1999)
         assert plan([SegmentView(each, 0) for each in (A, B, C)], policy, NOW) == Plan(delete=[A, B])
 
-    def test_what_is_in_flight_or_delayed_keeps_its_segment_and_the_rest_of_it_expires(self):
+    def test_a_segment_goes_when_nothing_in_it_is_unsettled(self):
         policy = Retention(keep_settled=True, max_age_us=5000)
-        views = [SegmentView(A, 3, pinned=True), SegmentView(B, 0)]
+        views = [SegmentView(A, 3), SegmentView(B, 0)]
         assert plan(views, policy, NOW) == Plan(delete=[B], expire=[A])
 
     def test_the_segment_that_is_appended_to_stays_until_all_of_it_is_too_old(self):
@@ -101,7 +101,7 @@ class TestStream:
         assert plan(views, Retention(keep_settled=True, max_bytes=1), NOW) == Plan()
         assert plan(views, Retention(keep_settled=True, max_age_us=NOW), NOW) == Plan()
         old = Retention(keep_settled=True, max_age_us=1)
-        assert plan(views, old, NOW) == Plan(delete=[A], expire=[A])
+        assert plan(views, old, NOW) == Plan(expire=[A])
 
 
 @pytest.mark.parametrize(
@@ -132,6 +132,7 @@ class TestThroughAStore:
         clock.now_us += 5000
         store.append(log, messages(1))
         cursor.take(1)
+        store.retire(log)
         store.checkpoint()
         store.checkpoint()
         store.close()
@@ -147,9 +148,14 @@ class TestThroughAStore:
         assert len(log.segments) == 3
         clock.now_us += 2000
         store.append(log, messages(1))
+        assert not store.checkpoint_due
+        store.retire(log)
+        assert store.checkpoint_due
         store.checkpoint()
+        assert not store.checkpoint_due
         store.checkpoint()
         assert log.first == 30
+        assert cursor.progress.retired_below == 30
         assert cursor.progress.low == 30
 
     def test_what_expires_for_one_cursor_may_be_settled_by_another(self, store, clock):
@@ -160,6 +166,7 @@ class TestThroughAStore:
         done.settle(done.take(10))
         before = done.journal.next
         clock.now_us += 2000
+        store.retire(log)
         store.checkpoint()
         assert (log.first, late.progress.low, done.progress.low) == (10, 10, 10)
         assert done.journal.next == before
@@ -171,6 +178,7 @@ class TestThroughAStore:
         store.checkpoint()
         cursor.take(3)
         clock.now_us += 2000
+        store.retire(log)
         store.checkpoint()
         assert (log.first, len(log.read([(0, 3)]))) == (0, 3)
         assert cursor.progress.ready == 0

@@ -308,6 +308,12 @@ class Broker:
                 if count:
                     channel.note_nack(str(error), count)
 
+    def checkpointed(self) -> None:
+        """What was in memory is in files now, where it can be too old."""
+        self.begin_turn()
+        for vhost in self.vhosts.values():
+            vhost.retire()
+
     def define(self, *changes: Change) -> int:
         """Hands changes of definitions over to be written down; returns their number."""
         if not changes:

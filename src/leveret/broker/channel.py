@@ -180,7 +180,13 @@ class Channel:
 
     def take_back(self, source: Source, start: int, stop: int) -> None:
         """The tags [start, stop) are no longer outstanding, whatever the client says of them later."""
-        taken, _ = self.unacked.take(start, stop - 1)
+        taken = self.unacked.within(start, stop)
+        for run in taken:
+            self.unacked.take(run.start, run.stop - 1)
+        if self.transaction is not None:
+            withdrawn = self.transaction.withdraw(start, stop)
+            source.stale(sum(map(len, withdrawn)))
+            taken += withdrawn
         self.lapsed.add(source, start, stop)
         for run in taken:
             self.freed(run.holder, len(run))

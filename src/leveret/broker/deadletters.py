@@ -43,6 +43,7 @@ def bury(
     in_flight: bool,
     work: Work | None = None,
     why: bytes = b"",
+    tried: bool = True,
 ) -> bool:
     """Settles messages that died, with a copy where there is a place for it.
 
@@ -52,7 +53,7 @@ def bury(
     pieces = list(_pieces(feed, ranges))
     for position, piece in enumerate(pieces):
         part = work or Work(feed.broker)
-        _bury(part, feed, piece, reason, in_flight=in_flight, why=why)
+        _bury(part, feed, piece, reason, in_flight=in_flight, why=why, tried=tried)
         if work is not None:
             continue
         try:
@@ -76,11 +77,13 @@ def _pieces(feed: Feed, ranges: Sequence[Range]) -> Iterator[Range]:
             yield first, min(stop, first + at_once)
 
 
-def _bury(work: Work, feed: Feed, range_: Range, reason: Reason, *, in_flight: bool, why: bytes) -> None:
+def _bury(
+    work: Work, feed: Feed, range_: Range, reason: Reason, *, in_flight: bool, why: bytes, tried: bool
+) -> None:
     copied = False
     if feed.has_letters():
         for record in feed.log.read([range_]):
-            for target, copy in feed.letters(record, reason, why=why):
+            for target, copy in feed.letters(record, reason, why=why, tried=tried):
                 work.append(target, [copy])
                 copied = True
     outcome = Outcome.DEAD_LETTERED if copied else _WITHOUT_COPY[reason]

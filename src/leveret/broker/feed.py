@@ -104,7 +104,7 @@ class Source:
         """Back to where it was."""
         raise NotImplementedError
 
-    def reject(self, ranges: Sequence[Range], *, work: Work | None = None) -> None:
+    def reject(self, ranges: Sequence[Range], *, why: bytes = b"", work: Work | None = None) -> None:
         """Not wanted: to the dead letters, or nowhere."""
         raise NotImplementedError
 
@@ -158,8 +158,10 @@ class Feed(Source):
         """Whether messages that die may leave something."""
         raise NotImplementedError
 
-    def letters(self, record: Record, reason: Reason, *, why: bytes) -> Sequence[tuple[Queue, Message]]:
-        """What a message leaves that dies, and where."""
+    def letters(
+        self, record: Record, reason: Reason, *, why: bytes, tried: bool
+    ) -> Sequence[tuple[Queue, Message]]:
+        """What a message leaves that dies, and where; `tried` when it was delivered just now."""
         raise NotImplementedError
 
     def counted_bytes(self, ranges: Sequence[Range]) -> int:
@@ -236,7 +238,7 @@ class Feed(Source):
         worn_out = [record.offset for record in records if count(record.offset) > limit]
         if not worn_out:
             return records
-        deadletters.bury(self, ranges_of(worn_out), Reason.DELIVERY_LIMIT, in_flight=True)
+        deadletters.bury(self, ranges_of(worn_out), Reason.DELIVERY_LIMIT, in_flight=True, tried=False)
         return [record for record in records if record.offset not in worn_out]
 
     def _write_off(self, ranges: Sequence[Range], records: Sequence[Record]) -> None:
@@ -286,9 +288,9 @@ class Feed(Source):
         else:
             work.settle(self, ranges, Outcome.ACKED, who=who)
 
-    def reject(self, ranges: Sequence[Range], *, work: Work | None = None) -> None:
+    def reject(self, ranges: Sequence[Range], *, why: bytes = b"", work: Work | None = None) -> None:
         if not self.deleted:
-            deadletters.bury(self, ranges, Reason.REJECTED, in_flight=True, work=work)
+            deadletters.bury(self, ranges, Reason.REJECTED, in_flight=True, work=work, why=why)
 
     def requeue(
         self,

@@ -20,6 +20,9 @@ class Lapsed:
     def __init__(self) -> None:
         self._tags: dict[Source, OffsetSet] = {}
 
+    def __bool__(self) -> bool:
+        return bool(self._tags)
+
     def __contains__(self, tag: int) -> bool:
         return any(tag in tags for tags in self._tags.values())
 

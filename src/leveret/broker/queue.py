@@ -233,7 +233,9 @@ class Queue(Feed):
     def has_letters(self) -> bool:
         return self.arguments.dead_letter_exchange is not None
 
-    def letters(self, record: Record, reason: Reason, *, why: bytes) -> Sequence[tuple[Queue, Message]]:
+    def letters(
+        self, record: Record, reason: Reason, *, why: bytes, tried: bool
+    ) -> Sequence[tuple[Queue, Message]]:
         return deadletters.route(self, record, reason)
 
     # as a whole

@@ -4,10 +4,10 @@ AMQP's nack has no room for a delay. A publish to the default exchange with the 
 pseudo-queue, `amq.leveret.requeue`, names a delivery of its own channel (`x-delivery-tag`) and a delay
 (`x-delay`, in milliseconds; the queue's or the group's own without it), and is a nack(requeue=true) of that
 delivery: no message, nothing routed, nothing returned. With `x-counted: false` it does not count as a try:
-nobody had begun with it. `x-error` says what went wrong, for those who look at a group. What becomes of the
-delivery is left to `settling` and the queue; read here is only what is asked for. The rule: the answer of a
-channel in confirm mode says that the requeue is durable, and because a requeue can't be undone, it is never
-a nack.
+nobody had begun with it. `x-error` says what went wrong, for those who look at a group or its dead letters;
+with `x-requeue: false` it is a nack(requeue=false) that says so. What becomes of the delivery is left to
+`settling` and the queue; read here is only what is asked for. The rule: the answer of a channel in confirm
+mode says that the requeue is durable, and because a requeue can't be undone, it is never a nack.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def requeue(channel: Channel, contents: Iterable[tuple[bytes, bytes]]) -> None:
         headers = headers_of(header)
         tag = _number(headers, "x-delivery-tag", 0, _TAG_MAX)
         delay_ms = _number(headers, "x-delay", 0, DELAY_MS_MAX) if "x-delay" in headers else None
-        nack = Settlement(channel.number, NACK, tag, tag, requeue=True)
+        nack = Settlement(channel.number, NACK, tag, tag, requeue=headers.get("x-requeue") is not False)
         why = headers.get("x-error")
         reason = to_bytes(why)[:WHY_BYTES_MAX] if isinstance(why, str) else b""
         wish = Wish(delay_ms, headers.get("x-counted") is not False, reason)

@@ -32,6 +32,8 @@ def settle(channel: Channel, event: Settlement, *, wish: Wish | None = None) -> 
             _forget_lapsed(channel, 1, event.first + 1)
         elif event.multiple:
             taken, unknown = channel.unacked.take_through(event.first)
+            if unknown is None and channel.lapsed:
+                _forget_lapsed(channel, 0, event.first + 1 if event.first else channel.next_tag)
         else:
             taken, unknown = channel.unacked.take(event.first, event.last)
         if channel.transaction is None:
@@ -61,7 +63,7 @@ def apply(channel: Channel, taken: Iterable[Run[Consumer]], event: Settlement, *
         elif event.requeue:
             holder.source.requeue(ranges, delayed=True, wish=wish)
         else:
-            holder.source.reject(ranges)
+            holder.source.reject(ranges, why=b"" if wish is None else wish.why)
         channel.freed(holder, sum(stop - start for start, stop in ranges))
 
 

@@ -3,7 +3,9 @@
 The tasks of a batch write *stages*. Their rows are routed like any publish and appended to the queues they
 reach, leased at once: in the log, in no consumer's sight. The commit of a batch names the stages that count;
 in one transaction their rows become ready, all others of the batch are dropped, and the batch is noted, so
-that the same batch written again is dropped and never doubled. Stages that nobody commits expire.
+that the same batch written again is dropped and never doubled. Stages that nobody commits expire. Of a stream
+rows are hidden in its own cursor: groups read no further than the first of them (`Stream.readable`), and
+those that are dropped are dropped for the groups too.
 
 The rule: a row is hidden in the same round in which it is appended, and noted there; so after any crash it
 is hidden, or visible because its batch was committed, or was never there.
@@ -24,6 +26,7 @@ from leveret.broker.accounts import User
 from leveret.broker.flags import EXPIRES
 from leveret.broker.leases import LeaseRefused, hold_again
 from leveret.broker.notes import Change, Notes
+from leveret.broker.streams.stream import Stream
 from leveret.storage.errors import StorageError
 from leveret.storage.journal import Outcome
 from leveret.storage.log import Log
@@ -168,7 +171,10 @@ class Stages:
         self._queues.update((queue.log.id, queue) for queue in routed)
         self._add(note)
         for queue, messages in routed.items():
-            queue.may_expire = queue.may_expire or any(each.flags & EXPIRES for each in messages)
+            if isinstance(queue, Stream):
+                queue.appended(messages)
+            else:
+                queue.may_expire = queue.may_expire or any(each.flags & EXPIRES for each in messages)
 
     def _route(self, rows: Sequence[Row], terms: Terms) -> dict[Queue, list[Message]]:
         """The messages by the queues they go to. A row that may not be published is an error for all."""
@@ -255,7 +261,7 @@ class Stages:
             transaction.release(queue.cursor, ranges)
         for part in shown:
             change.remove(part.key)
-        self._write_drop(transaction, change, others)
+        dropped = self._write_drop(transaction, change, others)
         note = CommitNote(query, batch, self._commits + 1)
         change.put(note)
         forgotten = self._forgotten(query)
@@ -270,6 +276,8 @@ class Stages:
         self._forget([*chosen, *others])
         for queue, ranges in places.items():
             queue.came_back(ranges)
+        for queue in dropped:
+            queue.wake()
         rows = sum(part.rows for part in shown)
         self._vhost.broker.counters.published += rows
         return rows
@@ -285,19 +293,28 @@ class Stages:
             return
         transaction = self._store.transaction()
         change = self._notes.change(transaction)
-        self._write_drop(transaction, change, names)
+        dropped = self._write_drop(transaction, change, names)
         transaction.commit()
         change.done()
         self._forget(names)
+        for queue in dropped:
+            queue.wake()
 
     def _write_drop(
         self, transaction: Transaction, change: Change[StageNote | CommitNote], names: Sequence[StageName]
-    ) -> None:
+    ) -> Iterable[Queue]:
+        """The queues that have less to wait for afterwards: readers of a stream stood before those rows."""
         parts = [part for name in names for part in self._stages[name]]
-        for queue, ranges in self._places(parts).items():
+        places = self._places(parts)
+        for queue, ranges in places.items():
             transaction.settle(queue.cursor, ranges, Outcome.DROPPED, who=b"stage")
+            for partition in queue.partitions if isinstance(queue, Stream) else ():
+                ready = [r for start, stop in ranges for r in partition.progress.ready_within(start, stop)]
+                if ready:  # not what retention has taken, or somebody has skipped
+                    transaction.drop(partition.cursor, ready, Outcome.DROPPED)
         for part in parts:
             change.remove(part.key)
+        return places
 
     # inside
 

@@ -42,6 +42,27 @@ class Buffer:
         if taken:
             self.settlements.append((taken, event, wish))
 
+    def settled(self) -> Iterator[Run[Consumer]]:
+        """Deliveries that the commit is going to settle."""
+        return (run for taken, _, _ in self.settlements for run in taken)
+
+    def withdraw(self, start: int, stop: int) -> list[Run[Consumer]]:
+        """The tags [start, stop) are not settled by it, nor outstanding after a rollback."""
+        withdrawn = []
+        for taken, _, _ in self.settlements:
+            kept = []
+            for run in taken:
+                low, high = max(start, run.start), min(stop, run.stop)
+                if low >= high:
+                    kept.append(run)
+                    continue
+                withdrawn.append(run.part(low, high))
+                kept += [
+                    run.part(*each) for each in ((run.start, low), (high, run.stop)) if each[0] < each[1]
+                ]
+            taken[:] = kept
+        return withdrawn
+
     def commit(self, channel: Channel) -> int:
         """Makes it all happen; returns the ticket under which it is durable."""
         channel.broker.flush()
@@ -60,7 +81,7 @@ class Buffer:
                 elif event.requeue:
                     holder.source.requeue(ranges, delayed=True, wish=wish, work=work)
                 else:
-                    holder.source.reject(ranges, work=work)
+                    holder.source.reject(ranges, why=b"" if wish is None else wish.why, work=work)
         ticket = work.commit()
         for taken, _, _ in self.settlements:
             for run in taken:

@@ -1,22 +1,25 @@
-"""What a channel has delivered and not seen settled: delivery tags, as runs.
+"""What a channel has delivered and not seen settled: delivery tags, and what they stand for.
 
-Owns the map from tag to offset. A delivery of many messages is one run in which tag and offset grow together,
-so that a thousand outstanding messages cost as much as one, and acks that come in order cut runs from the
-front. What a settlement does to a queue is left to the channel. The rule: runs are in the order of their tags
-and do not overlap; a tag is in at most one.
+Owns the map from tag to offset. Which tags are outstanding is an exact set, as compact as the cursor's;
+what was sent together, a *batch*, is remembered once, with the offset of each tag where those do not grow
+with it. So a hundred thousand outstanding messages cost little, in whatever order they are settled, and
+nothing is searched. What a settlement does to a queue is left to the channel. The rule: batches are in the
+order of their tags and do not overlap; one of which nothing is outstanding is dropped, sooner or later.
 """
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from leveret.storage.offsets import Range
+from leveret.storage.offsets import OffsetSet, Range
 
 Holder = TypeVar("Holder")
 """Who took the messages: a consumer, or what stands for `basic.get`."""
+_DEAD_MIN = 16
 
 
 @dataclass(slots=True)
@@ -40,117 +43,159 @@ class Run(Generic[Holder]):
         return Run(start, stop, self.shift, self.holder, self.since_us)
 
 
+class _Batch(Generic[Holder]):
+    """The tags [start, stop), sent at once to one holder."""
+
+    __slots__ = ("holder", "left", "shifts", "since_us", "start", "starts", "stop")
+
+    def __init__(self, start: int, ranges: Sequence[Range], holder: Holder, since_us: int) -> None:
+        self.start = self.stop = start
+        self.holder = holder
+        self.since_us = since_us
+        self.starts = array("Q")
+        """The tag at which each range of offsets begins."""
+        self.shifts = array("q")
+        for first, after in ranges:
+            self.starts.append(self.stop)
+            self.shifts.append(first - self.stop)
+            self.stop += after - first
+        self.left = self.stop - start
+        """How many of them are outstanding."""
+
+    def runs(self, start: int, stop: int) -> Iterator[Run[Holder]]:
+        index = bisect_right(self.starts, start) - 1
+        while start < stop:
+            index += 1
+            end = min(stop, self.starts[index]) if index < len(self.starts) else stop
+            yield Run(start, end, self.shifts[index - 1], self.holder, self.since_us)
+            start = end
+
+
 class Unacked(Generic[Holder]):
     """`unacked.add(...)`; `taken, unknown = unacked.take(7, 9)`."""
 
-    __slots__ = ("_runs", "_starts", "count")
+    __slots__ = ("_batches", "_dead", "_starts", "_tags")
 
     def __init__(self) -> None:
-        self._runs: list[Run[Holder]] = []
+        self._tags = OffsetSet()
+        self._batches: list[_Batch[Holder]] = []
         self._starts: list[int] = []
-        self.count = 0
+        self._dead = 0
+        """Batches of which nothing is outstanding."""
+
+    @property
+    def count(self) -> int:
+        return len(self._tags)
 
     def __iter__(self) -> Iterator[Run[Holder]]:
-        """The runs, oldest first."""
-        return iter(self._runs)
+        """What is outstanding, oldest first. Nothing may be settled meanwhile."""
+        for start, stop in self._tags.ranges():
+            yield from self._runs(start, stop)
 
     def add(self, first_tag: int, ranges: Sequence[Range], holder: Holder, *, now_us: int) -> None:
         """Messages at these offsets were delivered under the tags from `first_tag` on."""
-        for start, stop in ranges:
-            after = first_tag + stop - start
-            self._runs.append(Run(first_tag, after, start - first_tag, holder, now_us))
-            self._starts.append(first_tag)
-            self.count += stop - start
-            first_tag = after
+        batch = _Batch(first_tag, ranges, holder, now_us)
+        self._batches.append(batch)
+        self._starts.append(first_tag)
+        self._tags.add(first_tag, batch.stop)
 
     def take(self, first: int, last: int) -> tuple[list[Run[Holder]], int | None]:
         """Settles the tags one by one; the second part is the first one that was not outstanding."""
-        taken: list[Run[Holder]] = []
-        index = bisect_right(self._starts, first) - 1
-        tag, stop = first, last + 1
-        while tag < stop:
-            run = self._runs[index] if 0 <= index < len(self._runs) else None
-            if run is None or not run.start <= tag < run.stop:
-                return taken, tag
-            part = min(stop, run.stop)
-            taken.append(run.part(tag, part))
-            index = self._cut(index, tag, part)
-            tag = part
-        return taken, None
+        known = self._tags.first_absent(first)
+        stop = last + 1
+        if known >= stop:
+            return self._take(first, stop), None
+        return (self._take(first, known) if known > first else []), known
 
     def take_below(self, tag: int) -> list[Run[Holder]]:
         """Settles everything below a tag that is not outstanding itself."""
-        index = bisect_right(self._starts, tag)
-        taken = self._runs[:index]
-        self.count -= sum(map(len, taken))
-        del self._runs[:index], self._starts[:index]
-        return taken
+        return self._take_many(list(self._tags.ranges(0, tag)))
 
     def take_through(self, tag: int) -> tuple[list[Run[Holder]], int | None]:
         """Settles everything up to a tag, which must be outstanding itself; 0 stands for all."""
         if tag == 0:
             return self.take_all(), None
-        index = bisect_right(self._starts, tag) - 1
-        if index < 0 or tag >= self._runs[index].stop:
+        if tag not in self._tags:
             return [], tag
-        run = self._runs[index]
-        taken = [*self._runs[:index], run.part(run.start, tag + 1)]
-        self.count -= sum(map(len, self._runs[:index]))
-        del self._runs[:index], self._starts[:index]
-        self._cut(0, run.start, tag + 1)
-        return taken, None
+        return self._take_many(list(self._tags.ranges(0, tag + 1))), None
 
     def take_all(self) -> list[Run[Holder]]:
-        taken, self._runs, self._starts, self.count = self._runs, [], [], 0
+        taken = list(self)
+        self._tags.clear()
+        self._batches, self._starts, self._dead = [], [], 0
         return taken
 
     def take_holder(self, holder: Holder) -> list[Run[Holder]]:
         """Everything that one consumer holds."""
-        taken = [run for run in self._runs if run.holder is holder]
-        self._runs = [run for run in self._runs if run.holder is not holder]
-        self._starts = [run.start for run in self._runs]
-        self.count = sum(map(len, self._runs))
+        taken = [run for run in self if run.holder is holder]
+        for run in taken:
+            self._take(run.start, run.stop)
         return taken
 
     def restore(self, runs: Sequence[Run[Holder]]) -> None:
         """What was taken is outstanding again."""
         for run in runs:
-            index = bisect_right(self._starts, run.start)
-            self._runs.insert(index, run)
-            self._starts.insert(index, run.start)
-            self.count += len(run)
+            self._tags.add(run.start, run.stop)
+            index = bisect_right(self._starts, run.start) - 1
+            batch = self._batches[index] if index >= 0 else None
+            if batch is None or batch.stop <= run.start:
+                new = _Batch(run.start, [run.offsets], run.holder, run.since_us)
+                self._batches.insert(index + 1, new)
+                self._starts.insert(index + 1, run.start)
+            else:
+                self._dead -= not batch.left
+                batch.left += len(run)
 
     def within(self, start: int, stop: int) -> list[Run[Holder]]:
         """What is outstanding of the tags [start, stop)."""
-        found = []
-        index = max(0, bisect_right(self._starts, start) - 1)
-        while index < len(self._runs) and self._runs[index].start < stop:
-            run = self._runs[index]
-            if run.stop > start:
-                found.append(run.part(max(start, run.start), min(stop, run.stop)))
-            index += 1
-        return found
+        found = self._tags.ranges(start, stop)
+        return [run for first, after in found for run in self._runs(first, after)]
 
     def has_any(self, start: int, stop: int) -> bool:
         """Whether one of the tags [start, stop) is outstanding."""
-        index = bisect_right(self._starts, start) - 1
-        if index >= 0 and self._runs[index].stop > start:
-            return True
-        return index + 1 < len(self._runs) and self._runs[index + 1].start < stop
+        first = self._tags.first(start)
+        return first is not None and first < stop
 
-    def _cut(self, index: int, start: int, stop: int) -> int:
-        """Takes [start, stop) out of a run; returns where the run after it now is."""
-        run = self._runs[index]
-        self.count -= stop - start
-        if stop == run.stop:
-            if start == run.start:
-                del self._runs[index], self._starts[index]
-                return index
-            run.stop = start
-            return index + 1
-        if start > run.start:
-            self._runs.insert(index, run.part(run.start, start))
-            self._starts.insert(index, run.start)
+    def find(self, offset: int, holders: Container[Holder]) -> Run[Holder] | None:
+        """The delivery of this offset to one of them, if it is outstanding; 0.2 us a range that was sent."""
+        for batch in self._batches:
+            if batch.left and batch.holder in holders:
+                for index, shift in enumerate(batch.shifts):
+                    tag = offset - shift
+                    last = index + 1 == len(batch.starts)
+                    stop = batch.stop if last else batch.starts[index + 1]
+                    if batch.starts[index] <= tag < stop and tag in self._tags:
+                        return Run(tag, tag + 1, shift, batch.holder, batch.since_us)
+        return None
+
+    def _runs(self, start: int, stop: int) -> Iterator[Run[Holder]]:
+        """What these tags stand for, all of which are outstanding, or were until now."""
+        index = bisect_right(self._starts, start) - 1
+        while start < stop:
+            batch = self._batches[index]
+            end = min(stop, batch.stop)
+            yield from batch.runs(start, end)
+            start = end
             index += 1
-        run.start = self._starts[index] = stop
-        return index
+
+    def _take_many(self, ranges: list[Range]) -> list[Run[Holder]]:
+        return [run for start, stop in ranges for run in self._take(start, stop)]
+
+    def _take(self, start: int, stop: int) -> list[Run[Holder]]:
+        """The tags [start, stop), all of which are outstanding, are so no more."""
+        self._tags.remove(start, stop)
+        taken: list[Run[Holder]] = []
+        index = bisect_right(self._starts, start) - 1
+        while start < stop:
+            batch = self._batches[index]
+            end = min(stop, batch.stop)
+            taken += batch.runs(start, end)
+            batch.left -= end - start
+            self._dead += not batch.left
+            start = end
+            index += 1
+        if self._dead >= _DEAD_MIN and 2 * self._dead >= len(self._batches):
+            self._batches = [batch for batch in self._batches if batch.left]
+            self._starts = [batch.start for batch in self._batches]
+            self._dead = 0
+        return taken

@@ -276,6 +276,12 @@ class VirtualHost:
             self.broker.store.delete_log(log)
         return number
 
+    def retire(self) -> None:
+        """Lets streams look whether they keep too much."""
+        for queue in self.queues.values():
+            if isinstance(queue, Stream):
+                queue.retire()
+
     # batches
 
     def batches(self) -> Stages:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import typer
 
 from leveret.cli.consume import consume
+from leveret.cli.groups import groups
 from leveret.cli.publish import publish
 from leveret.cli.redrive import redrive
 from leveret.cli.serve import serve
+from leveret.cli.topic import topic
 
 app = typer.Typer(
     help="A message broker that accounts for every message.",
@@ -28,3 +30,5 @@ def main() -> None:
 
 for command in (serve, publish, consume, redrive):
     app.command()(command)
+app.add_typer(topic, name="topic")
+app.add_typer(groups, name="groups")

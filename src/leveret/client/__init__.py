@@ -54,6 +54,7 @@ from leveret.client.recoverers import (
 from leveret.client.redrive import Redriven, redrive
 from leveret.client.retry import Retry
 from leveret.client.terms import Batch
+from leveret.client.topics import partition, topic
 from leveret.client.topology import Binding, Exchange, Queue, Topology, dead_letter_pair
 
 __all__ = [
@@ -115,5 +116,7 @@ __all__ = [
     "TopologyMismatch",
     "WindowFull",
     "dead_letter_pair",
+    "partition",
     "redrive",
+    "topic",
 ]

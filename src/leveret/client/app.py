@@ -6,6 +6,10 @@
     async def take(order: Order) -> None:
         ...
 
+    @app.group_listener("orders", group="billing", concurrency=20)
+    async def bill(order: Order, delivery: Delivery) -> None:
+        ...
+
     asyncio.run(app.run())
 
 Consumers and publishers have a connection each: a broker that holds publishers back must not hold back
@@ -17,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -33,10 +37,11 @@ from leveret.client.hooks import Hooks
 from leveret.client.idempotence import Seen
 from leveret.client.intake import Subscription
 from leveret.client.listener import Listener, ListenerHealth
+from leveret.client.membership import Membership, Mode, Start
 from leveret.client.publisher import Publisher
-from leveret.client.recoverers import Recoverer
+from leveret.client.recoverers import Recoverer, RejectAndDontRequeue
 from leveret.client.retry import Retry
-from leveret.client.terms import PREFETCH, AckMode, Batch, Terms
+from leveret.client.terms import PREFETCH, AckMode, Batch, Terms, group_prefetch
 from leveret.client.topology import Topology
 
 GRACE_S: Final = 30.0
@@ -109,8 +114,6 @@ class App:
         arguments: Mapping[str, Value] | None = None,
     ) -> Callable[[_F], _F]:
         """Makes a function the handler of a queue; see `Terms` for the arguments."""
-        if self._running:
-            raise ClientError("the application runs", hint="register listeners before it is started")
         if ack == "none" and (retry or recoverer):
             raise ValueError("with ack='none' a message is gone when it is delivered: nothing can be retried")
         if ack != "none":
@@ -124,13 +127,70 @@ class App:
             ack_timeout_s=ack_timeout_s,
             idempotence=idempotence,
             batch=batch,
-            **({"recoverer": recoverer} if recoverer else {}),
+            recoverer=recoverer or RejectAndDontRequeue(),
         )
-        subscription = Subscription(queue, prefetch, ack == "none", exclusive, arguments or {})
+        return self._register(Subscription(queue, prefetch, ack == "none", exclusive, arguments or {}), terms)
+
+    def group_listener(
+        self,
+        topic: str,
+        *,
+        group: str,
+        mode: Mode = "concurrent",
+        concurrency: int = 1,
+        prefetch: int | None = None,
+        start: Start = "first",
+        max_span: int | None = None,
+        consume_timeout_s: float | None = None,
+        max_reconsume: int | None = None,
+        delays: str | Sequence[float] | None = None,
+        first_level: int | None = None,
+        ack: AckMode = "auto",
+        retry: Retry | None = None,
+        recoverer: Recoverer | None = None,
+        timeout_s: float | None = None,
+        ack_timeout_s: float = 60.0,
+        idempotence: Seen | None = None,
+        batch: Batch | None = None,
+    ) -> Callable[[_F], _F]:
+        """Makes a function the handler of a group on a topic or a stream, which Leveret alone has.
+
+        See `Membership` for what is the group's and holds for all its members, `Terms` for what is this
+        listener's. What fails goes back and waits by the group's delays, or by the `retry` policy.
+        """
+        if prefetch is None:
+            prefetch = group_prefetch(concurrency, batch)
+        member = Membership(
+            group,
+            mode=mode,
+            start=start,
+            max_span=max_span,
+            consume_timeout_s=consume_timeout_s,
+            max_reconsume=max_reconsume,
+            delays=delays,
+            first_level=first_level,
+        )
+        terms = Terms(
+            ack=ack,
+            prefetch=prefetch,
+            concurrency=concurrency,
+            retry=retry or self._retry,
+            timeout_s=timeout_s,
+            ack_timeout_s=ack_timeout_s,
+            idempotence=idempotence,
+            batch=batch,
+            member=member,
+            recoverer=recoverer or self._recoverer or RejectAndDontRequeue(),
+        )
+        return self._register(Subscription(topic, prefetch, arguments=member.arguments()), terms)
+
+    def _register(self, subscription: Subscription, terms: Terms) -> Callable[[_F], _F]:
+        if self._running:
+            raise ClientError("the application runs", hint="register listeners before it is started")
 
         def register(function: _F) -> _F:
-            handler = Handler(function, self._codecs, batch=batch is not None)
-            if ack == "manual" and not handler.is_async:
+            handler = Handler(function, self._codecs, batch=terms.batch is not None)
+            if terms.ack == "manual" and not handler.is_async:
                 raise TypeError(f"{handler.name} runs in a thread, where nothing can be acked: make it async")
             self._wanted.append((subscription, handler, terms))
             return function
@@ -163,6 +223,8 @@ class App:
             queues = EnsuredQueues(publishing, timeout_s=_DECLARE_S)
             for subscription, handler, terms in self._wanted:
                 self._check_exclusive(subscription)
+                if shared.session is not None:
+                    subscription.check(shared.session)
                 connection = await self._connect("consuming") if subscription.no_ack else shared
                 listener = Listener(
                     connection,

@@ -14,20 +14,13 @@ import re
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from pamqp import commands
-
-from leveret.amqp.frames import END, FRAME, HEADER, METHOD
-from leveret.amqp.methods import encode, make
-from leveret.amqp.properties import encode as encode_properties
 from leveret.amqp.tables import Value
 from leveret.client.copies import copy_of
-from leveret.client.delivery import ATTEMPTS, Delivery, Settled
+from leveret.client.delivery import ATTEMPTS, Delivery
 from leveret.client.ensured import EnsuredQueues
 from leveret.client.publisher import Publisher
+from leveret.client.requeue import CAPABILITY, give_back
 
-CAPABILITY: Final = "delayed_requeue"
-"""What a broker announces that takes deliveries back with a delay."""
-REQUEUE_KEY: Final = "amq.leveret.requeue"
 DELAY_MAX_MS: Final = (1 << 32) - 1 - 120_000
 """RabbitMQ's bound for a queue's TTL, less what the queue outlives it."""
 _OUTLIVES_MS: Final = 120_000
@@ -38,29 +31,24 @@ _NAME_BYTES_MAX: Final = 255
 class Delays(Protocol):
     """Something that can make a message wait."""
 
-    async def later(self, delivery: Delivery, delay_s: float) -> None:
-        """It comes back after the delay, its count one higher; raises if that can't be arranged."""
+    async def later(self, delivery: Delivery, delay_s: float, error: BaseException | None) -> None:
+        """It comes back after the delay, its count one higher; raises if that can't be arranged. `error` is
+        what went wrong, where the broker takes note of it."""
 
 
 class DelayedRequeue:
     """Leveret: the delivery goes back with a delay (docs/guide/retries.md)."""
 
-    async def later(self, delivery: Delivery, delay_s: float) -> None:
-        _go_back(delivery, _milliseconds(delay_s), counted=True)
+    async def later(self, delivery: Delivery, delay_s: float, error: BaseException | None) -> None:
+        give_back(delivery, delay_ms=_milliseconds(delay_s), error=error)
 
 
 def give_back_untouched(delivery: Delivery) -> None:
     """Nobody has begun with it: it goes back, on Leveret without counting as a try."""
     if delivery.ledger.channel.session.has(CAPABILITY):
-        _go_back(delivery, 0, counted=False)
+        give_back(delivery, delay_ms=0, counted=False)
     else:
         delivery.ledger.nack(delivery, requeue=True)
-
-
-def _go_back(delivery: Delivery, delay_ms: int, *, counted: bool) -> None:
-    channel = delivery.ledger.channel
-    if delivery.ledger.settled_otherwise(delivery) is Settled.SENT:
-        channel.session.send(_requeue_frames(channel.number, delivery.tag, delay_ms, counted=counted))
 
 
 class DelayQueues:
@@ -74,7 +62,7 @@ class DelayQueues:
         self._queues = queues
         self._returning = returning
 
-    async def later(self, delivery: Delivery, delay_s: float) -> None:
+    async def later(self, delivery: Delivery, delay_s: float, error: BaseException | None) -> None:
         delay_ms = max(1, _milliseconds(delay_s))
         name = delay_queue(delivery.queue, delay_ms)
         copy = copy_of(
@@ -139,24 +127,3 @@ def origin(delivery: Delivery) -> dict[str, str]:
 
 def _milliseconds(delay_s: float) -> int:
     return min(round(delay_s * 1000), DELAY_MAX_MS)
-
-
-def _requeue_frames(channel: int, tag: int, delay_ms: int, *, counted: bool) -> bytes:
-    """A publish that is no message: it tells Leveret to take the delivery back."""
-    publish = make(
-        commands.Basic.Publish,
-        ticket=0,
-        exchange="",
-        routing_key=REQUEUE_KEY,
-        mandatory=False,
-        immediate=False,
-    )
-    headers: dict[str, Value] = {"x-delivery-tag": tag, "x-delay": delay_ms, "x-counted": counted}
-    header = encode_properties({"headers": headers}, 0)
-    payload = encode(publish)
-    return b"".join(
-        (
-            FRAME.pack(METHOD, channel, len(payload)) + payload + END,
-            FRAME.pack(HEADER, channel, len(header)) + header + END,
-        )
-    )

@@ -30,6 +30,11 @@ ATTEMPTS: Final = "x-attempts"
 """How often it has failed, written by whoever sends it round through a delay queue."""
 DELIVERY_COUNT: Final = "x-delivery-count"
 """How often it was delivered before, as Leveret and quorum queues count it."""
+STREAM: Final = "x-stream"
+"""The partition that a group's delivery comes from; a dead letter of a group still says so."""
+OFFSET: Final = "x-stream-offset"
+GROUP: Final = "x-group"
+"""Of a dead letter: the group in which it failed."""
 
 
 class Settled(Enum):
@@ -53,6 +58,8 @@ class Source:
     codecs: Codecs
     settle: Callable[[Delivery, Decision], Awaitable[Settled]] | None = None
     """A listener's own way: it counts, remembers and slows down loops."""
+    group: str | None = None
+    """As whose member it consumes, if it does so."""
 
 
 class Delivery:
@@ -110,6 +117,16 @@ class Delivery:
         return self.source.queue
 
     @property
+    def partition(self) -> str | None:
+        """Of a group's delivery: the stream in which it is, a partition of the topic."""
+        return cast("str | None", self.headers.get(STREAM))
+
+    @property
+    def offset(self) -> int | None:
+        """Of a stream's or a group's delivery: its number there."""
+        return cast("int | None", self.headers.get(OFFSET))
+
+    @property
     def properties(self) -> dict[str, Value]:
         """All of them, by their AMQP names; an unreadable header is a `ConversionError`."""
         if self._properties is None:
@@ -159,7 +176,7 @@ class Delivery:
             return True
         if b"x-republished" not in self.header and b"x-attempts" not in self.header:
             return False
-        return REPUBLISHED in self.headers or ATTEMPTS in self.headers
+        return REPUBLISHED in self.headers or self._was_sent_round
 
     @property
     def exchange(self) -> str:
@@ -172,9 +189,14 @@ class Delivery:
         return self._first("x-original-routingKey", self.wire_routing_key)
 
     def _first(self, name: str, wire: str) -> str:
-        if b"x-attempts" not in self.header or ATTEMPTS not in self.headers:
+        if b"x-attempts" not in self.header or not self._was_sent_round:
             return wire
         return str(self.headers.get(name, wire))
+
+    @property
+    def _was_sent_round(self) -> bool:
+        """Through a delay queue. A group's dead letter has attempts too: those before it died."""
+        return ATTEMPTS in self.headers and GROUP not in self.headers
 
     @property
     def attempt(self) -> int:
@@ -187,7 +209,8 @@ class Delivery:
             and b"x-delivery-count" not in self.header
         ):
             return 1 + self.local_attempts
-        counted = (self.headers.get(ATTEMPTS), self.headers.get(DELIVERY_COUNT))
+        rounds = self.headers[ATTEMPTS] if self._was_sent_round else 0
+        counted = (rounds, self.headers.get(DELIVERY_COUNT))
         return 1 + self.local_attempts + sum(each for each in counted if isinstance(each, int))
 
     def __repr__(self) -> str:

@@ -2,8 +2,8 @@
 
 A handler's exception becomes a verdict: by itself (`Reject`, `Requeue`, `RetryLater`, `AckAnyway`), by the
 retry policy, or, when attempts are used up, by the recoverer. Without a policy the message goes back to its
-queue, more and more slowly if it keeps failing. The rule: whatever goes wrong here too, the message stays
-in the broker.
+queue, more and more slowly if it keeps failing; in a group, by the group's own delays. The rule: whatever
+goes wrong here too, the message stays in the broker.
 """
 
 from __future__ import annotations
@@ -41,12 +41,17 @@ class Failures:
     counters: ListenerCounters
     hooks: Hooks | None
     chance: random.Random
-    loops: LoopDetector
-    leaving: dict[Delivery, asyncio.TimerHandle] = field(default_factory=dict)
+    loops: LoopDetector | None
+    """None where everything that goes back waits anyway."""
+    answer: Callable[[Delivery, Decision, BaseException | None], Settled]
+    """How the broker is told."""
+    leaving: dict[Delivery, tuple[asyncio.TimerHandle, BaseException]] = field(default_factory=dict)
     crowded: Callable[[], bool] = bool
     """Whether so many wait in this process that others must wait in the broker."""
     never_here: bool = False
     """Nothing can wait in this process without holding up the rest: all retries go through the broker."""
+    attempts_max: int | None = None
+    """After so many the broker gives up by itself, whatever the policy says: the recoverer comes first."""
 
     async def settle(self, delivery: Delivery, error: BaseException) -> None:
         """Decides what becomes of a delivery that failed with this, and does it."""
@@ -59,13 +64,18 @@ class Failures:
         if isinstance(error, Decided):
             await self._obey(delivery, error)
             return
+        await self._try_again(delivery, error)
+
+    async def _try_again(self, delivery: Delivery, error: BaseException) -> None:
+        """By the policy, as often as it may be tried."""
         retry = self.retry
-        if retry is None and not isinstance(error, FATAL):
+        worn_out = self.attempts_max is not None and delivery.attempt >= self.attempts_max
+        if retry is None and not worn_out and not isinstance(error, FATAL):
             await self.requeue(delivery, error)
             return
         policy = (retry or Retry.never()).of(error)
         delay_s = policy.delay_s(delivery.attempt, self.chance)
-        if delay_s is None:
+        if delay_s is None or worn_out:
             await self._recover(delivery, error)
         elif policy.stateful or self.never_here or self.crowded():
             await self._later(delivery, delay_s, error)
@@ -86,7 +96,7 @@ class Failures:
 
     def finish(self, delivery: Delivery, decision: Decision, error: BaseException | None = None) -> Settled:
         """The end of it."""
-        came = delivery.ledger.settle(delivery, decision)
+        came = self.answer(delivery, decision, error)
         if came in (Settled.TWICE, Settled.STALE):
             return came
         if decision is Decision.ACK:
@@ -95,7 +105,7 @@ class Failures:
             self.counters.rejected += 1
         else:
             self.counters.requeued += 1
-        if decision is not Decision.REQUEUE:
+        if self.loops is not None and decision is not Decision.REQUEUE:
             self.loops.forget(delivery)
         if (hooks := self.hooks) is not None:
             tell(lambda told: hooks.settled(told, decision.value, error), delivery)
@@ -103,12 +113,13 @@ class Failures:
 
     async def requeue(self, delivery: Delivery, error: BaseException | None = None) -> None:
         """Back to its place; with a pause, if that has happened too often."""
-        pause_s = self.loops.requeued(delivery, asyncio.get_running_loop().time())
-        if not pause_s:
+        loops = self.loops
+        pause_s = loops.requeued(delivery, asyncio.get_running_loop().time()) if loops else 0.0
+        if loops is None or not pause_s:
             self.finish(delivery, Decision.REQUEUE, error)
             return
         self.counters.loops += 1
-        count = self.loops.count(delivery)
+        count = loops.count(delivery)
         notice(
             self.hooks,
             "redelivery_loop",
@@ -126,7 +137,7 @@ class Failures:
         if delivery.settled:
             return
         try:
-            await self.delays().later(delivery, delay_s)
+            await self.delays().later(delivery, delay_s, error)
         except (ClientError, TimeoutError) as failure:
             self._give_back(delivery, failure, "it could not be put off")
             return
@@ -170,11 +181,12 @@ class Failures:
         )
         delivery.leaving = True
         loop = asyncio.get_running_loop()
-        self.leaving[delivery] = loop.call_later(_PAUSE_S, self._let_go, delivery)
+        self.leaving[delivery] = (loop.call_later(_PAUSE_S, self._let_go, delivery), error)
 
     def _let_go(self, delivery: Delivery) -> None:
-        self.leaving.pop(delivery).cancel()
-        self.finish(delivery, Decision.REQUEUE)
+        timer, error = self.leaving.pop(delivery)
+        timer.cancel()
+        self.finish(delivery, Decision.REQUEUE, error)
 
     def let_all_go(self) -> None:
         """It ends: those that were to go back in a moment do so now."""

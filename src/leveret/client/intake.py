@@ -1,8 +1,9 @@
-"""Consuming a queue, from one session to the next.
+"""Consuming a queue, or as a member of a group, from one session to the next.
 
 Owns the channel, its consumers and its ledger. When the queue is missing, or the broker cancels the
-consumer because it was deleted, consuming is tried again with backoff until it works. Room for others while
-deliveries wait in place is `Relief`'s; what is done with deliveries is left to the listener.
+consumer because it was deleted, consuming is tried again with backoff until it works. A member consumes
+nothing where there are no groups: the broker would take it for a consumer like any other. Room for others
+while deliveries wait in place is `Relief`'s; what is done with deliveries is left to the listener.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from leveret.client.delivery import Delivery, Reader, Settled, Source
 from leveret.client.ensured import declaration
 from leveret.client.errors import ChannelClosed, ClientError, Closed
 from leveret.client.hooks import notice
+from leveret.client.membership import CAPABILITY, GROUP
 from leveret.client.relief import PREFETCH_MAX, Relief, qos
 from leveret.client.session import Session
 
@@ -46,6 +48,21 @@ class Subscription:
     arguments: Mapping[str, Value] = field(default_factory=dict)
     declared: bool = False
     """It is the toolkit's own queue, durable: declared before it is consumed."""
+
+    @property
+    def group(self) -> str | None:
+        found = self.arguments.get(GROUP)
+        return found if isinstance(found, str) else None
+
+    def check(self, session: Session) -> None:
+        """Raises where the broker can't do it."""
+        if self.group is not None and not session.has(CAPABILITY):
+            known = (session.server.get(each) for each in ("product", "version"))
+            broker = " ".join(str(each) for each in known if each) or "the broker"
+            raise ClientError(
+                f"{broker} at {session.endpoint.address} has no consumer groups, and so no '{self.group}'",
+                hint="group listeners need Leveret as their broker",
+            )
 
     def __post_init__(self) -> None:
         if not 1 <= self.prefetch <= PREFETCH_MAX:
@@ -98,6 +115,10 @@ class Intake:
         """Why nothing is consumed."""
 
     @property
+    def group(self) -> str | None:
+        return self._subscription.group
+
+    @property
     def consuming(self) -> bool:
         return self._channel is not None
 
@@ -140,6 +161,11 @@ class Intake:
         if self._stopping or self._session is session:
             return
         self._forget_retry()
+        try:
+            self._subscription.check(session)
+        except ClientError as error:
+            self._try_again(error)
+            return
         self._session = session
         try:
             await self._start_consuming(session)
@@ -165,7 +191,9 @@ class Intake:
         channel = await session.open_channel()
         subscription = self._subscription
         ledger = Ledger(channel, stale=self._stale, no_ack=subscription.no_ack)
-        reader = Reader(Source(ledger, subscription.queue, self._codecs, self._settle))
+        reader = Reader(
+            Source(ledger, subscription.queue, self._codecs, self._settle, group=subscription.group)
+        )
         channel.on_deliveries = lambda messages: self._came(reader, messages)
         channel.on_cancelled = lambda tag: self._cancelled(channel, tag)
         channel.on_ended = lambda error: self._ended(channel, error)

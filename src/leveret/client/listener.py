@@ -1,9 +1,9 @@
-"""A listener: one queue, one handler, and a decision for every delivery.
+"""A listener: one queue or group, one handler, and a decision for every delivery.
 
 Owns the deliveries that wait for a worker, and the workers. Consuming, through reconnects, is left to
 `Intake`, calling the handler to `Processing`, what a failure means to `Failures`. The rules: what waits for
 a retry holds no worker; what came before a reconnect is not processed after it, because the broker delivers
-it again.
+it again; in orderly mode no two of a partition are in hand.
 """
 
 from __future__ import annotations
@@ -20,17 +20,19 @@ from leveret.client.codecs import Codecs
 from leveret.client.connection import Connection
 from leveret.client.counters import ListenerCounters
 from leveret.client.decisions import Decision
-from leveret.client.delays import CAPABILITY, DelayedRequeue, DelayQueues, Delays, give_back_untouched
+from leveret.client.delays import DelayedRequeue, DelayQueues, Delays, give_back_untouched
 from leveret.client.delivery import Delivery, Settled
 from leveret.client.ensured import EnsuredQueues
 from leveret.client.failures import Failures
 from leveret.client.handlers import Handler
 from leveret.client.hooks import notice
 from leveret.client.intake import Intake, Subscription
+from leveret.client.lanes import Lanes
 from leveret.client.loops import LoopDetector
 from leveret.client.processing import Processing
 from leveret.client.publisher import Publisher
 from leveret.client.recoverers import Failure
+from leveret.client.requeue import CAPABILITY, settle_in_group
 from leveret.client.returns import Returns
 from leveret.client.terms import Batch, Terms
 
@@ -55,6 +57,8 @@ class ListenerHealth:
     """Deliveries that wait for a worker or for their next try."""
     in_hand: int
     """Deliveries that a handler has."""
+    group: str | None = None
+    """As whose member it consumes."""
 
 
 class Listener:
@@ -103,14 +107,17 @@ class Listener:
             counters=self.counters,
             hooks=self._hooks,
             chance=chance,
-            loops=LoopDetector(),
+            loops=LoopDetector() if terms.member is None else None,
+            answer=_settle_in_queue if terms.member is None else settle_in_group,
             crowded=lambda: len(self._waiting) >= _WAITING_PER_PREFETCH * terms.prefetch,
-            never_here=subscription.exclusive or alone,
+            never_here=subscription.exclusive or alone or terms.member is not None,
+            attempts_max=terms.attempts_max,
         )
         self._processing = Processing(
             handler, terms, self._failures, hooks=self._hooks, counters=self.counters, queue=self.queue
         )
         self._buffer: deque[Delivery] = deque()
+        self._lanes = Lanes() if terms.is_orderly else None
         self._waiting: dict[Delivery, asyncio.TimerHandle] = {}
         self._in_hand: set[Delivery] = set()
         self._workers: set[asyncio.Task[None]] = set()
@@ -175,8 +182,9 @@ class Listener:
             self.handler.name,
             self._intake.consuming,
             None if error is None else str(error),
-            len(self._buffer) + len(self._waiting),
+            len(self._buffer) + len(self._waiting) + len(self._lanes or ()),
             len(self._in_hand),
+            self._intake.group,
         )
 
     # taking
@@ -187,7 +195,7 @@ class Listener:
                 give_back_untouched(delivery)
             return
         self.counters.delivered += len(deliveries)
-        self._buffer.extend(deliveries)
+        self._buffer.extend(deliveries if self._lanes is None else self._lanes.enter(deliveries))
         self._hold_back_or_not()
         self._work_on()
 
@@ -267,16 +275,23 @@ class Listener:
             delivery = buffer.popleft()
             if self.terms.ack == "none":
                 self._hold_back_or_not()
-            elif not delivery.ledger.alive:
-                continue  # the broker delivers it again
+            elif not delivery.ledger.alive:  # the broker delivers it again
+                self._go_on_behind(delivery)
+                continue
             self._in_hand.add(delivery)
             try:
                 await self._processing.one(delivery)
             finally:
                 self._in_hand.discard(delivery)
+                self._go_on_behind(delivery)
             turn += 1
             if turn % _TURN == 0:
                 await asyncio.sleep(0)
+
+    def _go_on_behind(self, delivery: Delivery) -> None:
+        """In orderly mode the next of its partition may have been waiting for it."""
+        if self._lanes is not None:
+            self._buffer.extend(self._lanes.leave(delivery))
 
     # failures
 
@@ -339,6 +354,8 @@ class Listener:
                 self._failures.finish(delivery, Decision.REQUEUE)
             else:
                 give_back_untouched(delivery)
+        for delivery in self._lanes.empty() if self._lanes else ():
+            give_back_untouched(delivery)
         self._failures.let_all_go()
         for delivery in self._waiting:
             self._failures.finish(delivery, Decision.REQUEUE)
@@ -346,3 +363,8 @@ class Listener:
             timer.cancel()
         self._buffer.clear()
         self._waiting.clear()
+
+
+def _settle_in_queue(delivery: Delivery, decision: Decision, error: BaseException | None) -> Settled:
+    """A queue does not ask why."""
+    return delivery.ledger.settle(delivery, decision)

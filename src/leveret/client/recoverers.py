@@ -53,10 +53,11 @@ class Failure:
         """Cause, stack trace and origin, under the names that Spring AMQP uses where it has one."""
         error = self.error
         room = max(0, _HEADERS_BYTES_MAX - len(self.delivery.header))
+        came_from = self.delivery.partition if self.delivery.source.group else self.delivery.queue
         trace = "".join(traceback.format_exception(error))
         return {
             **origin(self.delivery),
-            ORIGINAL_QUEUE: str(self.delivery.headers.get(ORIGINAL_QUEUE, self.delivery.queue)),
+            ORIGINAL_QUEUE: str(self.delivery.headers.get(ORIGINAL_QUEUE, came_from)),
             "x-exception-type": f"{type(error).__module__}.{type(error).__qualname__}",
             "x-exception-message": _cut(message_of(error), min(room // 4, _TEXT_BYTES_MAX)),
             "x-exception-stacktrace": _cut(trace, min(room // 2, _TEXT_BYTES_MAX)),
@@ -110,10 +111,10 @@ class Park:
     """Puts it into a queue where people look at it, and from where `redrive` brings it back."""
 
     queue: str | None = None
-    """`<queue>.parked` if not given; declared when it is needed."""
+    """`<queue>.parked` if not given, in a group `<group>.parked`; declared when it is needed."""
 
     async def recover(self, failure: Failure) -> Decision:
-        name = self.queue or parking_place(failure.delivery.queue)
+        name = self.queue or parking_place(failure.delivery.source.group or failure.delivery.queue)
         place = Republish("", name)
         receipt = await place.publish(failure)
         if receipt.returned:

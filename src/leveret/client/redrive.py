@@ -22,11 +22,12 @@ from leveret.client.codecs import Codecs
 from leveret.client.connection import Connection
 from leveret.client.copies import copy_of
 from leveret.client.delays import is_delay_queue
-from leveret.client.delivery import ATTEMPTS, Delivery, Source
+from leveret.client.delivery import ATTEMPTS, GROUP, STREAM, Delivery, Source
 from leveret.client.publisher import Publisher
 from leveret.client.questions import depth
 from leveret.client.receipt import Receipt
 from leveret.client.recoverers import CAUSE_HEADERS, ORIGINAL_QUEUE
+from leveret.client.requeue import ERROR
 
 _ROUND: Final = 100
 """So many are fetched at a time."""
@@ -136,7 +137,9 @@ class _Move:
         places = [(delivery, self._place(delivery)) for delivery in fetched]
         moving = [(delivery, place) for delivery, place in places if place is not None]
         self.progress.kept += len(fetched) - len(moving)
-        copies = [copy_of(delivery, place, headers={}, without=_TRACES) for delivery, place in moving]
+        copies = [
+            copy_of(delivery, place, headers={}, without=_traces(delivery)) for delivery, place in moving
+        ]
         receipts = await self._publisher.publish_many(copies)
         for (delivery, _), receipt in zip(moving, receipts, strict=True):
             if receipt.confirmed:
@@ -171,6 +174,13 @@ class _Move:
             header=content.header,
             body=content.body,
         )
+
+
+def _traces(delivery: Delivery) -> frozenset[str]:
+    """Those of a group are only so if it failed in one; otherwise they are the message's own."""
+    if STREAM not in delivery.headers:
+        return _TRACES
+    return _TRACES | {name for name in delivery.headers if name.startswith((STREAM, GROUP))} | {ERROR}
 
 
 def _home(headers: Mapping[str, Value]) -> str | None:

@@ -18,13 +18,14 @@ from leveret.client.backoff import Backoff
 from leveret.client.codecs import Codecs
 from leveret.client.connection import Connection
 from leveret.client.copies import copy_of
-from leveret.client.delays import CAPABILITY, return_queue
+from leveret.client.delays import return_queue
 from leveret.client.delivery import Delivery
 from leveret.client.errors import ChannelClosed, ClientError
 from leveret.client.hooks import notice
 from leveret.client.intake import Intake, Subscription
 from leveret.client.publisher import Publisher
 from leveret.client.questions import depth
+from leveret.client.requeue import CAPABILITY
 from leveret.client.session import Session
 
 _PREFETCH: Final = 50

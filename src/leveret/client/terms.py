@@ -1,4 +1,4 @@
-"""How a listener works: the arguments of `@app.listener`, checked when they are given."""
+"""How a listener works: the arguments of `@app.listener` and `@app.group_listener`, checked when given."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from leveret.client.idempotence import Seen
+from leveret.client.membership import Membership
 from leveret.client.recoverers import Recoverer, RejectAndDontRequeue
+from leveret.client.relief import PREFETCH_MAX
 from leveret.client.retry import Retry
 
 AckMode = Literal["auto", "manual", "none"]
 PREFETCH: Final = 250
+_GROUP_PREFETCH_MIN: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,8 @@ class Terms:
     """A manual delivery that is not settled so long after its handler returned is reported."""
     idempotence: Seen | None = None
     batch: Batch | None = None
+    member: Membership | None = None
+    """Of which group, if it consumes as a member of one."""
 
     def __post_init__(self) -> None:
         if self.ack not in ("auto", "manual", "none"):
@@ -56,3 +61,26 @@ class Terms:
         if self.batch is not None and self.prefetch < self.batch.size:
             sentence = f"a batch of {self.batch.size} is never full with a prefetch of {self.prefetch}"
             raise ValueError(sentence)
+        if self.member is not None and self.ack == "none":
+            raise ValueError("a group keeps account of what is done: ack is 'auto' or 'manual', not 'none'")
+        if self.is_orderly and self.batch is not None:
+            raise ValueError("in orderly mode there is one message of a partition at a time: no batches")
+
+    @property
+    def is_orderly(self) -> bool:
+        return self.member is not None and self.member.mode == "orderly"
+
+    @property
+    def attempts_max(self) -> int | None:
+        """When the broker makes a dead letter of a message, and the recoverer has something else in mind."""
+        if self.member is None or isinstance(self.recoverer, RejectAndDontRequeue):
+            return None
+        return self.member.attempts_max
+
+
+def group_prefetch(concurrency: int, batch: Batch | None) -> int:
+    """Little more than is worked on: in a group a delivery's time (`consume_timeout_s`) runs while it waits
+    here.
+    """
+    wanted = 2 * concurrency * (1 if batch is None else batch.size)
+    return min(max(wanted, _GROUP_PREFETCH_MIN), PREFETCH_MAX)

@@ -7,12 +7,15 @@ them, and a hint. The rule: every request may be sent twice. What it asks for is
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Annotated, Final, Literal
 
 import msgspec
 
 ACTION: Final = "leveret"
 """The type of the one Flight action: which request it is, its body says."""
+
+Offset = Annotated[int, msgspec.Meta(ge=0)]
+Limit = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class _Said(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -114,6 +117,134 @@ class Snapshot(_Said, frozen=True):
     stop: int | None = None
 
 
+# streams and topics, by their offsets
+
+
+class At(msgspec.Struct, frozen=True, array_like=True):
+    """A position in each partition: those that `offsets` names are there, the others where `kind` says."""
+
+    kind: Literal["first", "next", "offset", "time"]
+    value: int = 0
+    """The offset, or the time in microseconds."""
+    offsets: dict[str, Offset] = {}
+
+
+class Place(msgspec.Struct, frozen=True, array_like=True):
+    """One partition, and how far somebody is in it. Partitions are told in the order of their topic."""
+
+    stream: str
+    log_id: int
+    offset: int
+    """Where the position is that was asked for: the next message to be read."""
+    end: int
+    """No message at or above this may be read yet."""
+    gone_below: int
+    """Retention has taken the message before this: who was not so far has missed it."""
+
+
+class Locate(_Said, frozen=True):
+    """Where in each partition is a position? Nothing is changed by asking."""
+
+    vhost: str
+    subject: str
+    """The stream or the topic."""
+    is_topic: bool
+    at: At
+
+
+class Located(_Said, frozen=True):
+    places: list[Place]
+
+
+class Follow(_Said, frozen=True):
+    """A query over a stream or topic begins, or begins again: earlier runs of it are refused from now on.
+
+    The query is a group. If there is none of its name, one is made that begins at a position.
+    """
+
+    vhost: str
+    subject: str
+    is_topic: bool
+    query: str
+    at: At
+    exact: bool = True
+    """Whether it is an error when an offset at which it is to begin is deleted."""
+
+
+class Followed(_Said, frozen=True):
+    epoch: int
+    """Of this run; all further requests carry it."""
+    places: list[Place]
+    """How far the group is."""
+
+
+class Advance(_Said, frozen=True):
+    """Settles all below `offsets`, which Spark has committed; then the end of a next batch is asked for.
+
+    Without a query nothing is settled.
+    """
+
+    vhost: str
+    subject: str
+    is_topic: bool
+    query: str
+    epoch: int
+    offsets: dict[str, Offset]
+    """By stream; a partition that is not named is new, and read from its beginning."""
+    stops: dict[str, Offset] | None = None
+    """If given, nothing is read at or above these, and of other partitions nothing."""
+    max_messages: Limit | None = None
+    max_bytes: Limit | None = None
+    settle_only: bool = False
+
+
+class Stretch(msgspec.Struct, frozen=True, array_like=True):
+    """What a batch has of one partition."""
+
+    stream: str
+    log_id: int
+    start: int
+    stop: int
+    """`start` when it has nothing of it."""
+    end: int
+    """As in `Place`, and so is the next."""
+    gone_below: int
+
+
+class Advanced(_Said, frozen=True):
+    stretches: list[Stretch]
+    ready: int
+    """How many messages wait behind the batch."""
+
+
+class Cover(_Said, frozen=True):
+    """Which messages are between offsets? What was aborted, or taken by retention, is left out."""
+
+    vhost: str
+    subject: str
+    is_topic: bool
+    query: str
+    epoch: int
+    spans: dict[str, tuple[Offset, Offset]]
+    """Start and stop by stream."""
+
+
+class Part(msgspec.Struct, frozen=True, array_like=True):
+    """Messages of one partition."""
+
+    stream: str
+    number: int
+    """Of the partition in the topic's order."""
+    log_id: int
+    ranges: bytes
+    messages: int
+    gone_below: int
+
+
+class Covered(_Said, frozen=True):
+    parts: list[Part]
+
+
 # a batch that is written
 
 
@@ -154,11 +285,15 @@ class Refused(_Said, frozen=True):
     text: str
     hint: str = ""
     kind: str = ""
-    """What a program may want to tell apart: `fenced`, `settled`, `expired`, `unroutable`, `full`, `gone`."""
+    """What a program may want to tell apart: `fenced`, `forgotten`, `settled`, `expired`, `unroutable`,
+    `full`, `gone`, `kind`.
+    """
 
 
-Request = Open | Lease | Plan | Release | Snapshot | Commit | Abort
-Answer = Opened | Leased | Planned | Committed | Done | Refused
+OffsetRequest = Locate | Follow | Advance | Cover
+"""Those about streams and topics."""
+Request = Open | Lease | Plan | Release | Snapshot | OffsetRequest | Commit | Abort
+Answer = Opened | Leased | Planned | Located | Followed | Advanced | Covered | Committed | Done | Refused
 
 _encoder = msgspec.msgpack.Encoder()
 _requests: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)

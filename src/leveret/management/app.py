@@ -5,12 +5,15 @@
 Owns the table of routes; each resource has a file of its own. It runs on the event loop that owns the broker,
 and the rule is that handlers are plain functions, called there and never in a thread: between its first and
 its last line a handler sees one state of the broker, and it must be short (`replies.reply_list` is for what
-may be long). Everything but `/health` asks who is there.
+may be long). One that changes a group or a topic gets the body of the request, and is answered when what it
+did is on disk. Everything but `/health` asks who is there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from inspect import isawaitable
 from typing import TypeAlias
 
 from starlette.applications import Starlette
@@ -23,25 +26,43 @@ from starlette.routing import Route
 from leveret.broker.accounts import User
 from leveret.broker.broker import Broker
 from leveret.management.auth import log_in
+from leveret.management.bodies import Body, body_of
+from leveret.management.durability import Durability
 from leveret.management.errors import answer, problem_of
+from leveret.management.groups import Groups
 from leveret.management.health import Health
 from leveret.management.overview import Overview
 from leveret.management.paths import RawPaths
 from leveret.management.queues import Queues
+from leveret.management.topics import Topics
 
 Handler: TypeAlias = Callable[[Request, User], Response]
+Change: TypeAlias = Callable[[Request, User, Body], Response | Awaitable[Response]]
 Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 
 
 def create_app(broker: Broker, *, changed: Callable[[], None]) -> Starlette:
     """`changed` is called before a handler changes something, as before bytes of a client are fed."""
     health, overview = Health(broker), Overview(broker)
-    queues = Queues(broker, changed=changed)
+    durability = Durability(broker, changed=changed)
+    queues, topics = Queues(broker, changed=changed), Topics(broker, changed=changed)
+    groups = Groups(broker, changed=changed, durable=durability.reached)
 
     def private(handler: Handler) -> Endpoint:
         return _endpoint(lambda request: handler(request, log_in(broker.accounts, request)))
 
-    one_queue = "/api/queues/{vhost}/{name}"
+    def changing(handler: Change) -> Endpoint:
+        return _change(handler, broker, durability)
+
+    one_queue, one_topic = "/api/queues/{vhost}/{name}", "/api/topics/{vhost}/{name}"
+    one_group = "/api/groups/{vhost}/{group}"
+    moves: dict[str, Change] = {
+        "seek": groups.seek,
+        "skip": groups.skip,
+        "pause": groups.pause,
+        "resume": groups.resume,
+        "redrive": groups.redrive,
+    }
     return Starlette(
         routes=[
             Route("/health", _endpoint(lambda _: health.show())),
@@ -51,6 +72,27 @@ def create_app(broker: Broker, *, changed: Callable[[], None]) -> Starlette:
             Route(one_queue, private(queues.show)),
             Route(f"{one_queue}/contents", private(queues.purge), methods=["DELETE"]),
             Route(f"{one_queue}/queries/{{query}}", private(queues.release), methods=["DELETE"]),
+            Route("/api/topics", private(topics.show_all)),
+            Route("/api/topics/{vhost}", private(topics.show_vhost)),
+            _by_method(
+                one_topic,
+                GET=private(topics.show),
+                PUT=changing(topics.put),
+                DELETE=changing(topics.delete),
+            ),
+            Route("/api/groups", private(groups.show_all)),
+            Route("/api/groups/{vhost}", private(groups.show_vhost)),
+            _by_method(
+                one_group,
+                GET=private(groups.show),
+                PUT=changing(groups.put),
+                PATCH=changing(groups.change),
+                DELETE=changing(groups.delete),
+            ),
+            *(
+                Route(f"{one_group}/{move}", changing(handler), methods=["POST"])
+                for move, handler in moves.items()
+            ),
         ],
         middleware=[Middleware(RawPaths)],
         exception_handlers={HTTPException: answer, Exception: answer},
@@ -61,12 +103,42 @@ def _endpoint(handle: Callable[[Request], Response]) -> Endpoint:
     """A coroutine, since Starlette calls plain functions in threads."""
 
     async def endpoint(request: Request) -> Response:
-        try:
+        with _told_as_problems():
             return handle(request)
-        except Exception as error:
-            problem = problem_of(error)
-            if problem is None:
-                raise
-            raise problem from error
 
     return endpoint
+
+
+def _change(handler: Change, broker: Broker, durability: Durability) -> Endpoint:
+    """The body is read first, so that the handler finds all that it needs; its answer waits for the disk."""
+
+    async def endpoint(request: Request) -> Response:
+        body = await body_of(request)
+        with _told_as_problems():
+            answered = handler(request, log_in(broker.accounts, request), body)
+            response = await answered if isawaitable(answered) else answered
+        await durability.reached()
+        return response
+
+    return endpoint
+
+
+@contextmanager
+def _told_as_problems() -> Iterator[None]:
+    """Errors of the broker; a mistake of ours stays what it is."""
+    try:
+        yield
+    except Exception as error:
+        problem = problem_of(error)
+        if problem is None:
+            raise
+        raise problem from error
+
+
+def _by_method(path: str, **endpoints: Endpoint) -> Route:
+    """One route for all methods of a path: a method that it does not have is answered with all it has."""
+
+    async def endpoint(request: Request) -> Response:
+        return await endpoints["GET" if request.method == "HEAD" else request.method](request)
+
+    return Route(path, endpoint, methods=list(endpoints))

@@ -10,7 +10,9 @@
 Fields have RabbitMQ's names and meaning, but `messages` also counts what is delayed. Ours are `delayed`,
 `returned` (messages that came back at least once), `low` and `span` (the cursor's lowest unsettled offset,
 and how far what was handed out reaches above it), and `queries`: what Spark's queries hold of it (`messages`
-in `leases`), up to which lease they have acked (`settled`), and when they were last heard of (`seen`).
+in `leases`), up to which lease they have acked (`settled`), and when they were last heard of (`seen`). Of a
+stream `messages` are those that can be read, from `first_offset` to `last_offset`; its consumers are those
+that read it by themselves and the members of its `groups`.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from leveret.broker.accounts import User
 from leveret.broker.broker import Broker
 from leveret.broker.leases import Query
 from leveret.broker.queue import Queue
+from leveret.broker.streams.stream import Stream
 from leveret.broker.vhost import VirtualHost
 from leveret.management.auth import enter, visible
 from leveret.management.errors import NotAuthorised, NotFound
@@ -48,6 +51,8 @@ class Queues:
 
     def purge(self, request: Request, user: User) -> Response:
         queue = self._find_to_change(request, user)
+        if isinstance(queue, Stream):
+            raise queue.not_supported("queue.purge")
         self._changed()
         self._broker.flush()
         queue.purge()
@@ -85,6 +90,10 @@ def _list(vhosts: Iterable[VirtualHost]) -> Response:
 
 
 def describe(queue: Queue) -> dict[str, object]:
+    return _describe_any(queue) | (_describe_stream(queue) if isinstance(queue, Stream) else {})
+
+
+def _describe_any(queue: Queue) -> dict[str, object]:
     ready, unacked, delayed = queue.ready, queue.unacked, queue.delayed
     return {
         "name": text(queue.name),
@@ -104,6 +113,19 @@ def describe(queue: Queue) -> dict[str, object]:
         "low": queue.progress.low,
         "span": queue.progress.span,
         "queries": [_describe_query(query) for query in _queries(queue)],
+    }
+
+
+def _describe_stream(stream: Stream) -> dict[str, object]:
+    end, first = stream.readable(), stream.progress.ready_from(0)
+    is_empty = first is None or first >= end
+    groups = [partition.group for partition in stream.partitions]
+    return {
+        "consumers": len(stream.consumers) + sum(len(group.members) for group in groups),
+        "first_offset": None if is_empty else first,
+        "last_offset": None if is_empty else end - 1,
+        "bytes": stream.log.size_bytes,
+        "groups": [text(group.name) for group in groups],
     }
 
 

@@ -34,13 +34,31 @@ def reply_list(items: Iterable[object]) -> Response:
     return StreamingResponse(_pieces(items), headers=_FRESH, media_type=_JSON)
 
 
-async def _pieces(items: Iterable[object]) -> AsyncIterator[str]:
+def reply_nested(objects: Iterable[tuple[Mapping[str, object], str, Iterable[object]]]) -> Response:
+    """A list of objects, each with a field of many items that are made one by one: (object, field, items)."""
+    return StreamingResponse(_nested(objects), headers=_FRESH, media_type=_JSON)
+
+
+async def _pieces(items: Iterable[object], at_once: int = _PIECE) -> AsyncIterator[str]:
     before = "["
     left = iter(items)
-    while piece := list(islice(left, _PIECE)):
+    while piece := list(islice(left, at_once)):
         yield before + ",".join(map(_encode, piece))
         before = ","
         await asyncio.sleep(0)
+    yield "[]" if before == "[" else "]"
+
+
+async def _nested(
+    objects: Iterable[tuple[Mapping[str, object], str, Iterable[object]]],
+) -> AsyncIterator[str]:
+    before = "["
+    for each, name, items in objects:
+        yield f"{before}{_encode(each).removesuffix('}')}{',' if each else ''}{_encode(name)}:"
+        async for piece in _pieces(items, at_once=1):
+            yield piece
+        yield "}"
+        before = ","
     yield "[]" if before == "[" else "]"
 
 

@@ -153,6 +153,7 @@ class Turns:
             self.begin()
             if error is None:
                 self.broker.synced()
+                self.broker.checkpointed()
             self.broker.set_alarm("disk", on=error is not None, source="checkpoints")
 
     def _synced(self, error: WriteFailed | None) -> None:

@@ -24,8 +24,7 @@ from leveret.spark import ranges
 from leveret.spark.endpoint import Endpoint, find
 from leveret.spark.errors import BrokerAway, BrokerRefused, SparkSideError
 
-Answer = actions.Opened | actions.Leased | actions.Planned | actions.Committed | actions.Done
-_A = TypeVar("_A", bound=Answer)
+_A = TypeVar("_A", bound=actions.Answer)
 
 _AWAY: Final = (
     flight.FlightUnavailableError,

@@ -106,11 +106,13 @@ def _there_are(options: SourceOptions) -> str:
 class Columns:
     """`Columns(options).rows(batch)`: kept for many batches, since constant columns are made once."""
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, *, queue: str | None = None, partition: int = 0) -> None:
+        """`queue` is where the messages come from, if not what the options name; `partition` its number."""
         schema = schema_of(options)
         self._options = options
         self.schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
-        self._queue = _Constant(pa.scalar(options.subject, pa.string()))
+        self._queue = _Constant(pa.scalar(options.subject if queue is None else queue, pa.string()))
+        self._partition = _Constant(pa.scalar(partition, pa.int32()))
         self._zero = _Constant(pa.scalar(0, pa.int32()))
         self._false = _Constant(pa.scalar(False, pa.bool_()))
         self._json: JsonBodies | None = None
@@ -129,7 +131,7 @@ class Columns:
         body = batch.column("body")
         found = {
             "queue": self._queue.of(count),
-            "partition": self._zero.of(count),
+            "partition": self._partition.of(count),
             "offset": batch.column("offset").view(pa.int64()),
             "exchange": text(batch.column("exchange")),
             "routing_key": text(batch.column("routing_key")),

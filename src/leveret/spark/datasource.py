@@ -31,7 +31,7 @@ NAME: Final = "leveret"
 
 
 class LeveretDataSource(DataSource):
-    """Queues as DataFrames, DataFrames as messages; acknowledged when Spark has committed.
+    """Queues, streams and topics as DataFrames, DataFrames as messages; acked when Spark has committed.
 
     A stream of what comes into a queue, each message exactly once in the table::
 
@@ -44,7 +44,11 @@ class LeveretDataSource(DataSource):
             .option("checkpointLocation", "/lake/checkpoints/orders")
             .start("/lake/orders"))
 
-    What is in a queue now, without consuming it::
+    A topic, each of its partitions in tasks of its own; other queries and groups read it independently::
+
+        spark.readStream.format("leveret").option("topic", "orders").option("cursor", "to-lake").load()
+
+    What is in a queue, a stream or a topic now, without consuming it::
 
         spark.read.format("leveret").option("queue", "orders").load()
 
@@ -60,11 +64,13 @@ class LeveretDataSource(DataSource):
     tlsCaFile              certificates to trust, a PEM file that driver and executors can read
     flightUrl              where Flight is reached, grpc+tcp://host:port, if not where the broker says
     brokerTimeout          how long a broker that is away is waited for; 60s
-    queue                  what is read; or, on RabbitMQ:
+    queue                  what is read; or:
     stream                 a stream, by its offsets
-    cursor                 the query's name at the broker; needed for streaming reads of queues
+    topic                  on Leveret: all streams of a topic, by their offsets
+    cursor                 the query's name at the broker; for streaming reads; RabbitMQ's streams need none
     spoolLocation          a directory that driver and executors share; needed for queues off Leveret
-    startingPosition       of a stream: earliest (default), latest, an offset, or a timestamp
+    startingPosition       of a stream or topic: earliest (default), latest, an offset, or a timestamp; of a
+                           topic also offsets by stream, {"orders-0": 17, "orders-1": 5}
     startingOffset, endingOffset, startingTimestamp, endingTimestamp
                            ranges of a batch read: from the first, up to before the second
     maxMessagesPerTrigger  the largest batch, in messages
@@ -96,21 +102,25 @@ class LeveretDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         options = columns.with_body_type(SourceOptions.parse(self.options), schema)
         options.check_batch()
-        endpoint = find(options)
+        endpoint = _found(options)
+        if endpoint.is_leveret:
+            from leveret.spark import snapshot
+
+            if options.queue is not None:
+                queues = snapshot.PushdownSnapshotReader if options.pushdown else snapshot.SnapshotReader
+                return queues(options, endpoint)
+            if options.pushdown:
+                return snapshot.PushdownStreamSnapshotReader(options, endpoint)
+            return snapshot.StreamSnapshotReader(options, endpoint)
         if options.stream is not None:
             from leveret.spark.streams import StreamBatchReader
 
-            _refuse_streams_of_leveret(endpoint)
             return StreamBatchReader(options)
-        if not endpoint.is_leveret:
-            raise BadOption(
-                f"a batch read of queue '{options.queue}' is not possible on {endpoint.product}: "
-                "there a queue can't be read without consuming it",
-                hint="use spark.readStream, or option stream for a stream",
-            )
-        from leveret.spark.snapshot import PushdownSnapshotReader, SnapshotReader
-
-        return (PushdownSnapshotReader if options.pushdown else SnapshotReader)(options, endpoint)
+        raise BadOption(
+            f"a batch read of queue '{options.queue}' is not possible on {endpoint.product}: "
+            "there a queue can't be read without consuming it",
+            hint="use spark.readStream, or option stream for a stream",
+        )
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         try:
@@ -121,18 +131,13 @@ class LeveretDataSource(DataSource):
     def _stream_reader(self, schema: StructType) -> DataSourceStreamReader:
         options = columns.with_body_type(SourceOptions.parse(self.options), schema)
         options.check_stream()
-        endpoint = find(options)
+        endpoint = _found(options)
+        if endpoint.is_leveret:
+            return _reader_of_leveret(options, endpoint)
         if options.stream is not None:
             from leveret.spark.streams import StreamReader
 
-            _refuse_streams_of_leveret(endpoint)
             return StreamReader(options)
-        if endpoint.is_leveret:
-            from leveret.spark.leases import LeaseStreamReader
-            from leveret.spark.peek import PeekStreamReader
-
-            peeks = options.ack_mode == "none"
-            return (PeekStreamReader if peeks else LeaseStreamReader)(options, endpoint)
         if options.spool_location is None:
             raise BadOption(
                 f"option spoolLocation is missing: {endpoint.product} can't give a batch twice",
@@ -192,6 +197,25 @@ class RefusedStreamReader(DataSourceStreamReader):
         raise self._error
 
 
-def _refuse_streams_of_leveret(endpoint: Endpoint) -> None:
-    if endpoint.is_leveret:
-        raise BadOption("option stream is for RabbitMQ's streams: Leveret has none yet", hint="use queue")
+def _found(options: SourceOptions) -> Endpoint:
+    endpoint = find(options)
+    if options.topic is not None and not endpoint.is_leveret:
+        raise BadOption(
+            f"option topic is for Leveret: {endpoint.product} has no topics",
+            hint="use option stream or queue",
+        )
+    return endpoint
+
+
+def _reader_of_leveret(options: SourceOptions, endpoint: Endpoint) -> DataSourceStreamReader:
+    peeks = options.ack_mode == "none"
+    if options.queue is None:
+        from leveret.spark.topics import TopicStreamReader
+
+        if not peeks:
+            options.check_cursor()
+        return TopicStreamReader(options, endpoint)
+    from leveret.spark.leases import LeaseStreamReader
+    from leveret.spark.peek import PeekStreamReader
+
+    return (PeekStreamReader if peeks else LeaseStreamReader)(options, endpoint)

@@ -10,44 +10,20 @@ that Spark has not committed.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
-import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
-from leveret.flight import actions, tickets
-from leveret.spark import ranges
+from leveret.flight import actions
+from leveret.spark import limits
 from leveret.spark.calls import Calls
-from leveret.spark.columns import Columns
 from leveret.spark.endpoint import Endpoint
-from leveret.spark.errors import BrokerRefused, DataLost, SparkSideError, WrongCheckpoint
+from leveret.spark.errors import BrokerRefused, WrongCheckpoint
 from leveret.spark.options import SourceOptions
-
-_TASK_MESSAGES_MAX: Final = 262_144
-
-
-@dataclass(frozen=True)
-class Messages(InputPartition):
-    """What one task reads: exact offsets, and what is known of their deliveries."""
-
-    location: str
-    log_id: int
-    ranges: bytes = field(repr=False)
-    redelivered_below: int = 0
-    counts: dict[int, int] = field(default_factory=dict, repr=False)
-
-    @property
-    def messages(self) -> int:
-        return ranges.count(self.ranges)
+from leveret.spark.refusals import explained
+from leveret.spark.tasks import Messages, Planned, divided, read_messages
 
 
 class LeaseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -75,11 +51,7 @@ class LeaseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._offset(opened.settled)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        if self._options.max_messages is not None:
-            return ReadMaxRows(self._options.max_messages)
-        if self._options.max_bytes is not None:
-            return ReadMaxBytes(self._options.max_bytes)
-        return ReadAllAvailable()
+        return limits.default_limit(self._options)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         opened = self._open()
@@ -89,7 +61,7 @@ class LeaseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Acks what Spark has committed, then leases the next batch; `start` itself when nothing is there."""
         number = self._number(start)
-        most, size = self._limits(limit)
+        most, size = limits.most(limit, self._options)
         if self._budget is not None:
             if self._budget.spent(number):
                 self._lease(number, settle_only=True)
@@ -110,9 +82,9 @@ class LeaseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         first, last = self._number(start), self._number(end)
         if first == last:
             return []
-        return divided(
-            self._plan(first, last), self._connected().location, at_least=self._options.min_partitions
-        )
+        plan = self._plan(first, last)
+        planned = [Planned(self._queue, plan.log_id, portion) for portion in plan.portions]
+        return divided(planned, self._connected().location, at_least=self._options.min_partitions)
 
     def commit(self, end: dict[str, Any]) -> None:
         self._lease(self._number(end), settle_only=True)
@@ -187,16 +159,7 @@ class LeaseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             return self._connected().ask(request, kind)
         except BrokerRefused as error:
-            raise _explained(error, self._queue, self._cursor) from None
-
-    def _limits(self, limit: ReadLimit) -> tuple[int | None, int | None]:
-        """Spark's limit; with both options given it is handed the first, and the second goes along."""
-        if isinstance(limit, ReadMaxRows):
-            ours = limit == self.getDefaultReadLimit()
-            return limit.max_rows, self._options.max_bytes if ours else None
-        if isinstance(limit, ReadMaxBytes):
-            return None, limit.max_bytes
-        return None, None
+            raise explained(error, self._options) from None
 
     # offsets
 
@@ -249,100 +212,3 @@ class _Budget:
     def took(self, leased: actions.Leased) -> None:
         if leased.end > self._known:
             self._left -= leased.messages
-
-
-def divided(planned: actions.Planned, location: str, *, at_least: int) -> list[InputPartition]:
-    """Tasks of about equal size: at least so many, and as many as it takes to keep each small."""
-    total = sum(portion.messages for portion in planned.portions)
-    wanted = max(at_least, -(-total // _TASK_MESSAGES_MAX))
-    found: list[InputPartition] = []
-    for portion in planned.portions:
-        share = max(1, round(wanted * portion.messages / total)) if total else 0
-        for piece in ranges.pieces(portion.ranges, max(share, -(-portion.messages // _TASK_MESSAGES_MAX))):
-            first, stop = ranges.bounds(piece)
-            counts = {offset: n for offset, n in portion.counts.items() if first <= offset < stop}
-            found.append(Messages(location, planned.log_id, piece, portion.redelivered_below, counts))
-    return found
-
-
-def read_messages(
-    partition: Messages, options: SourceOptions, endpoint: Endpoint
-) -> Iterator[pa.RecordBatch]:
-    """The rows of one task, whole: `DataLost` if the broker has fewer messages than were planned."""
-    assert options.queue is not None
-    ticket = tickets.ReadTicket(
-        vhost=options.vhost,
-        queue=options.queue,
-        log_id=partition.log_id,
-        ranges=partition.ranges,
-        with_headers=options.include_properties,
-        exact=options.fail_on_data_loss,
-    )
-    columns = Columns(options)
-    returned = _Returned(partition)
-    came = 0
-    with Calls(endpoint.at(partition.location)) as calls:
-        try:
-            for batch in calls.read(ticket):
-                came += batch.num_rows
-                redelivered, counts = returned.of(batch.column("offset"))
-                yield columns.rows(batch, redelivered=redelivered, delivery_count=counts)
-        except BrokerRefused as error:
-            raise _explained(error, options.queue, options.cursor or "") from None
-    if came < partition.messages and options.fail_on_data_loss:
-        raise DataLost(
-            f"{partition.messages - came} of {partition.messages} messages of queue '{options.queue}' that "
-            "were planned are not there any more",
-            hint="they were deleted meanwhile; failOnDataLoss=false goes on without them",
-        )
-
-
-class _Returned:
-    """Which messages of a task were delivered before, and how often they came back."""
-
-    def __init__(self, partition: Messages) -> None:
-        self._below = partition.redelivered_below
-        known = sorted(partition.counts.items())
-        self._offsets = np.array([offset for offset, _ in known], np.uint64)
-        self._counts = np.array([number for _, number in known], np.int32)
-
-    def of(self, offsets: pa.Array) -> tuple[pa.Array | None, pa.Array | None]:
-        """None stands for none of them."""
-        here = offsets.to_numpy(zero_copy_only=False)
-        if not len(self._offsets):
-            before = len(here) > 0 and here[0] < self._below
-            return (pa.array(here < self._below) if before else None), None
-        at = np.minimum(np.searchsorted(self._offsets, here), len(self._offsets) - 1)
-        listed = self._offsets[at] == here
-        counts = np.where(listed, self._counts[at], 0).astype(np.int32)
-        return pa.array((here < self._below) | listed), pa.array(counts)
-
-
-def _explained(error: BrokerRefused, queue: str, cursor: str) -> SparkSideError:
-    if error.kind == "fenced":
-        return BrokerRefused(
-            f"another run of this query has taken over cursor '{cursor}' of queue '{queue}'",
-            code=error.code,
-            kind=error.kind,
-            hint="one query at a time has a cursor: stop the other, or give this one a cursor of its own",
-        )
-    if error.kind == "settled":
-        return BrokerRefused(
-            f"a batch of queue '{queue}' can't be read again, its messages are acked: {error.sentence}",
-            code=error.code,
-            kind=error.kind,
-            hint="that happens with asynchronous progress tracking, which can't be used here, and with an "
-            "old copy of a checkpoint; start with a new checkpoint to go on with what is in the queue",
-        )
-    if error.kind == "expired":
-        return BrokerRefused(
-            f"a batch of queue '{queue}' can't be read again, its lease ran out and its messages went back "
-            f"to the queue: {error.sentence}",
-            code=error.code,
-            kind=error.kind,
-            hint="start with a new checkpoint, rows of the last batch may then come twice; a longer "
-            "leaseTimeout lets a query be away for longer",
-        )
-    if error.kind == "gone":
-        return DataLost(error.sentence, hint=error.hint)
-    return error

@@ -12,22 +12,22 @@ import re
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final, Literal, Self
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from pyspark.sql.types import StructType
 
 from leveret.client.endpoint import Endpoint as AmqpEndpoint
+from leveret.spark import values
 from leveret.spark.errors import BadOption
+from leveret.spark.values import DAY_S, Position
 
 URL: Final = "amqp://guest:guest@localhost:5672/"
-DAY_S: Final = 86_400.0
 _HIDDEN: Final = "***"
 
 Decode = Literal["binary", "text", "json"]
 AckMode = Literal["commit", "none"]
-Position = Literal["earliest", "latest"] | int | datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -96,6 +96,7 @@ class SourceOptions(BrokerOptions):
 
     queue: str | None = None
     stream: str | None = None
+    topic: str | None = None
     cursor: str | None = None
     spool_location: str | None = None
     starting: Position = "earliest"
@@ -128,20 +129,37 @@ class SourceOptions(BrokerOptions):
 
     @property
     def subject(self) -> str:
-        """The queue or the stream that is read."""
-        name = self.queue if self.queue is not None else self.stream
-        assert name is not None
+        """The queue, stream or topic that is read."""
+        ((_, name),) = self._subjects()
         return name
 
+    @property
+    def described(self) -> str:
+        """Of what kind it is, and its name."""
+        ((kind, name),) = self._subjects()
+        return f"{kind} '{name}'"
+
+    def _subjects(self) -> list[tuple[str, str]]:
+        named = [("queue", self.queue), ("stream", self.stream), ("topic", self.topic)]
+        return [(kind, name) for kind, name in named if name is not None]
+
     def _check_subject(self) -> None:
-        if (self.queue is None) == (self.stream is None):
-            what = "are both given" if self.queue is not None else "are both missing"
-            raise BadOption(f"options queue and stream {what}", hint="say what is read with exactly one")
+        given = [kind for kind, _ in self._subjects()]
+        if len(given) != 1:
+            *names, last = given or ("queue", "stream", "topic")
+            state = f"{'both' if len(names) == 1 else 'all'} {'given' if given else 'missing'}"
+            hint = "say what is read with exactly one"
+            raise BadOption(f"options {', '.join(names)} and {last} are {state}", hint=hint)
         if self.queue is not None and self.starting != "earliest":
             raise BadOption(
                 "option startingPosition of a queue can only be 'earliest'",
-                hint="a queue gives what is in it; positions are for streams, and startingOffset and "
-                "startingTimestamp for batch reads",
+                hint="a queue gives what is in it; positions are for streams and topics, and startingOffset "
+                "and startingTimestamp for batch reads",
+            )
+        if self.topic is None and isinstance(self.starting, Mapping):
+            raise BadOption(
+                "option startingPosition has offsets by partition, which only a topic has",
+                hint="give the offset alone",
             )
 
     def _check_body(self) -> None:
@@ -154,13 +172,18 @@ class SourceOptions(BrokerOptions):
 
     def check_stream(self) -> None:
         """What a stream of micro-batches needs beyond a batch read."""
-        if self.queue is not None and self.cursor is None:
-            raise BadOption(
-                "option cursor is missing", hint="the query's name at the broker: any name, kept for its life"
-            )
+        if self.queue is not None or (self.topic is not None and self.ack_mode == "commit"):
+            self.check_cursor()
         for name in _RANGES:
             if getattr(self, _SOURCE[name][0]) is not None:
                 raise BadOption(f"option {name} is for batch reads (spark.read) alone")
+
+    def check_cursor(self) -> None:
+        """What a query needs that the broker keeps account of."""
+        if self.cursor is None:
+            raise BadOption(
+                "option cursor is missing", hint="the query's name at the broker: any name, kept for its life"
+            )
 
     def check_batch(self) -> None:
         """What a batch read can't do."""
@@ -187,141 +210,47 @@ class SinkOptions(BrokerOptions):
         return options
 
 
-# values
-
-
-def _text(value: str) -> str:
-    if not value:
-        raise ValueError("is empty")
-    return value
-
-
-def _any_text(value: str) -> str:
-    return value
-
-
-def _flag(value: str) -> bool:
-    flags = {"true": True, "false": False}
-    if value.lower() not in flags:
-        raise ValueError("is neither true nor false")
-    return flags[value.lower()]
-
-
-def _count(value: str) -> int:
-    number = _offset(value)
-    if number < 1:
-        raise ValueError("is not a number above zero")
-    return number
-
-
-def _offset(value: str) -> int:
-    if not re.fullmatch(r"[0-9]+", value):
-        raise ValueError("is not a whole number")
-    return int(value)
-
-
-def _size(value: str) -> int:
-    found = re.fullmatch(r"([0-9]+)\s*([kmg]?)i?b?", value.strip().lower())
-    if found is None or int(found[1]) < 1:
-        raise ValueError("is not a size: 1048576, 512k, 64m or 1g")
-    return int(found[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[found[2]]
-
-
-_UNITS_S: Final = {
-    **dict.fromkeys(("s", "sec", "second"), 1.0),
-    **dict.fromkeys(("m", "min", "minute"), 60.0),
-    **dict.fromkeys(("h", "hour"), 3600.0),
-    **dict.fromkeys(("d", "day"), DAY_S),
-    "ms": 0.001,
-}
-
-
-def _duration(value: str) -> float:
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)", value.strip().lower())
-    unit = found[2] if found else "?"
-    if unit not in ("", "ms", "s"):
-        unit = unit.removesuffix("s")
-    if found is None or (unit and unit not in _UNITS_S) or not float(found[1]):
-        raise ValueError("is not a duration: '30 minutes', '24h', '90s', or seconds")
-    return float(found[1]) * _UNITS_S.get(unit, 1.0)
-
-
-def _instant(value: str) -> datetime:
-    try:
-        found = datetime.fromisoformat(value)
-    except ValueError:
-        raise ValueError("is not an ISO timestamp: 2026-01-31T12:00:00Z") from None
-    return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
-
-
-def _position(value: str) -> Position:
-    if value.lower() == "earliest":
-        return "earliest"
-    if value.lower() == "latest":
-        return "latest"
-    if re.fullmatch(r"[0-9]+", value):
-        return int(value)
-    try:
-        return _instant(value)
-    except ValueError:
-        raise ValueError("is not earliest, latest, an offset or an ISO timestamp") from None
-
-
-def _flight_url(value: str) -> str:
-    if not re.fullmatch(r"grpc\+(tcp|tls)://[^@/]+:[0-9]+", value):
-        raise ValueError("is not like grpc+tcp://host:port or grpc+tls://host:port")
-    return value
-
-
-def _one_of(*words: str) -> Callable[[str], str]:
-    def parse(value: str) -> str:
-        if value.lower() not in words:
-            raise ValueError(f"is not one of {', '.join(words)}")
-        return value.lower()
-
-    return parse
-
-
 _Table = Mapping[str, tuple[str, Callable[[str], Any]]]
 _BROKER: Final[_Table] = {
-    "url": ("url", _text),
-    "user": ("user", _text),
-    "password": ("password", _any_text),
-    "tlsCaFile": ("tls_ca_file", _text),
-    "flightUrl": ("flight_url", _flight_url),
-    "brokerTimeout": ("broker_timeout_s", _duration),
+    "url": ("url", values.text),
+    "user": ("user", values.text),
+    "password": ("password", values.any_text),
+    "tlsCaFile": ("tls_ca_file", values.text),
+    "flightUrl": ("flight_url", values.flight_url),
+    "brokerTimeout": ("broker_timeout_s", values.duration),
 }
 _SOURCE: Final[_Table] = {
     **_BROKER,
-    "queue": ("queue", _text),
-    "stream": ("stream", _text),
-    "cursor": ("cursor", _text),
-    "spoolLocation": ("spool_location", _text),
-    "startingPosition": ("starting", _position),
-    "startingOffset": ("starting_offset", _offset),
-    "endingOffset": ("ending_offset", _offset),
-    "startingTimestamp": ("starting_timestamp", _instant),
-    "endingTimestamp": ("ending_timestamp", _instant),
-    "maxMessagesPerTrigger": ("max_messages", _count),
-    "maxBytesPerTrigger": ("max_bytes", _size),
-    "minPartitions": ("min_partitions", _count),
-    "decode": ("decode", _one_of("binary", "text", "json")),
-    "jsonSchema": ("json_schema", _text),
-    "includeProperties": ("include_properties", _flag),
-    "pushdown": ("pushdown", _flag),
-    "leaseTimeout": ("lease_timeout_s", _duration),
-    "dedupWindow": ("dedup_window_s", _duration),
-    "failOnDataLoss": ("fail_on_data_loss", _flag),
-    "ackMode": ("ack_mode", _one_of("commit", "none")),
+    "queue": ("queue", values.text),
+    "stream": ("stream", values.text),
+    "topic": ("topic", values.text),
+    "cursor": ("cursor", values.text),
+    "spoolLocation": ("spool_location", values.text),
+    "startingPosition": ("starting", values.position),
+    "startingOffset": ("starting_offset", values.offset),
+    "endingOffset": ("ending_offset", values.offset),
+    "startingTimestamp": ("starting_timestamp", values.instant),
+    "endingTimestamp": ("ending_timestamp", values.instant),
+    "maxMessagesPerTrigger": ("max_messages", values.count),
+    "maxBytesPerTrigger": ("max_bytes", values.size),
+    "minPartitions": ("min_partitions", values.count),
+    "decode": ("decode", values.one_of("binary", "text", "json")),
+    "jsonSchema": ("json_schema", values.text),
+    "includeProperties": ("include_properties", values.flag),
+    "pushdown": ("pushdown", values.flag),
+    "leaseTimeout": ("lease_timeout_s", values.duration),
+    "dedupWindow": ("dedup_window_s", values.duration),
+    "failOnDataLoss": ("fail_on_data_loss", values.flag),
+    "ackMode": ("ack_mode", values.one_of("commit", "none")),
 }
 _SINK: Final[_Table] = {
     **_BROKER,
-    "exchange": ("exchange", _any_text),
-    "routingKey": ("routing_key", _any_text),
-    "mandatory": ("mandatory", _flag),
-    "unroutableExchange": ("unroutable_exchange", _text),
-    "stageTimeout": ("stage_timeout_s", _duration),
-    "queryName": ("query_name", _text),
+    "exchange": ("exchange", values.any_text),
+    "routingKey": ("routing_key", values.any_text),
+    "mandatory": ("mandatory", values.flag),
+    "unroutableExchange": ("unroutable_exchange", values.text),
+    "stageTimeout": ("stage_timeout_s", values.duration),
+    "queryName": ("query_name", values.text),
 }
 _RANGES: Final = ("startingOffset", "endingOffset", "startingTimestamp", "endingTimestamp")
 _OF_STREAMS: Final = ("cursor", "maxMessagesPerTrigger", "maxBytesPerTrigger", "spoolLocation")

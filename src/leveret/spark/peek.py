@@ -24,8 +24,8 @@ from leveret.spark import ranges
 from leveret.spark.calls import Calls
 from leveret.spark.endpoint import Endpoint
 from leveret.spark.errors import WrongCheckpoint
-from leveret.spark.leases import Messages, divided, read_messages
 from leveret.spark.options import SourceOptions
+from leveret.spark.tasks import Messages, Planned, divided, read_messages
 
 
 class PeekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -64,7 +64,8 @@ class PeekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         found = self._snapshot(first, stop)
         self._check_log(start, found)
-        return divided(found, self._connected().location, at_least=self._options.min_partitions)
+        planned = [Planned(self._queue, found.log_id, portion) for portion in found.portions]
+        return divided(planned, self._connected().location, at_least=self._options.min_partitions)
 
     def stop(self) -> None:
         if self._calls is not None:

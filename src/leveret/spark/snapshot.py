@@ -1,15 +1,16 @@
-"""A batch read of a queue of Leveret: what is in it now, without consuming anything.
+"""A batch read of a Leveret: what is in a queue, a stream or a topic now, without consuming anything.
 
 The broker says which messages there are; tasks read them like a lease's. Ranges of offsets are cut out before
-anything is read, ranges of time and pushed filters by column afterwards. A message that somebody consumes
-between plan and read is not an error of anybody's: it is just not there.
+anything is read, ranges of time and pushed filters by column afterwards. A message of a queue that somebody
+consumes between plan and read is not an error of anybody's: it is just not there. One of a stream that
+retention takes meanwhile is lost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import pyarrow as pa
@@ -18,21 +19,24 @@ from pyspark.sql import datasource as spark
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from leveret.flight import actions
+from leveret.spark import topics
 from leveret.spark.calls import Calls
 from leveret.spark.endpoint import Endpoint
-from leveret.spark.leases import Messages, divided, read_messages
 from leveret.spark.options import SourceOptions
+from leveret.spark.tasks import Messages, Planned, divided, read_messages
 
 _OFFSET_MAX: Final = 2**63 - 1
+_CLOCKS_GO_BACK: Final = timedelta(minutes=10)
+"""Behind the end of a range of time so much more is looked at, since clocks are set back now and then."""
 
 
 class SnapshotReader(DataSourceReader):
     """Made by `LeveretDataSource.reader`; `options` name a queue."""
 
+    fails_on_data_loss = False
+
     def __init__(self, options: SourceOptions, endpoint: Endpoint) -> None:
-        assert options.queue is not None
         self._options = options
-        self._queue = options.queue
         self._endpoint = endpoint
         self._start = options.starting_offset or 0
         self._stop = options.ending_offset
@@ -45,15 +49,21 @@ class SnapshotReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         if self._stop is not None and self._stop <= self._start:
             return []
-        request = actions.Snapshot(self._options.vhost, self._queue, start=self._start, stop=self._stop)
         with Calls(self._endpoint) as calls:
-            planned = calls.ask(request, actions.Planned)
-            return divided(planned, calls.location, at_least=self._options.min_partitions)
+            return divided(self._plan(calls), calls.location, at_least=self._options.min_partitions)
+
+    def _plan(self, calls: Calls) -> list[Planned]:
+        name = self._options.subject
+        request = actions.Snapshot(self._options.vhost, name, start=self._start, stop=self._stop)
+        found = calls.ask(request, actions.Planned)
+        return [Planned(name, found.log_id, portion) for portion in found.portions]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, Messages):  # what Spark makes of an empty list
             return
-        options = replace(self._options, fail_on_data_loss=False)
+        options = self._options
+        if not self.fails_on_data_loss:
+            options = replace(options, fail_on_data_loss=False)
         for batch in read_messages(partition, options, self._endpoint):
             kept = self._kept(batch)
             if kept.num_rows:
@@ -63,6 +73,48 @@ class SnapshotReader(DataSourceReader):
         for condition in self._conditions:
             batch = batch.filter(condition)
         return batch
+
+
+class StreamSnapshotReader(SnapshotReader):
+    """The same of a stream, or of all partitions of a topic."""
+
+    fails_on_data_loss = True
+
+    def _plan(self, calls: Calls) -> list[Planned]:
+        places = self._places(calls, topics.position(self._options.starting))
+        ends = {place.stream: place.end for place in places}
+        starts = {place.stream: place.offset for place in places} | self._asked_for(places)
+        if self._options.starting_timestamp is not None:
+            for place in self._places(calls, topics.position(self._options.starting_timestamp)):
+                starts[place.stream] = max(starts[place.stream], place.offset)
+        if self._options.ending_timestamp is not None:
+            for place in self._places(
+                calls, topics.position(self._options.ending_timestamp + _CLOCKS_GO_BACK)
+            ):
+                ends[place.stream] = min(ends[place.stream], place.offset)
+        stop = _OFFSET_MAX if self._stop is None else self._stop
+        spans = {name: (max(starts[name], self._start), min(ends[name], stop)) for name in ends}
+        spans = {name: span for name, span in spans.items() if span[0] < span[1]}
+        request = topics.cover(self._options, spans)
+        return topics.planned(topics.asked(calls, request, actions.Covered, self._options))
+
+    def _places(self, calls: Calls, at: actions.At) -> list[actions.Place]:
+        request = topics.locate(self._options, at)
+        places: list[actions.Place] = topics.asked(calls, request, actions.Located, self._options).places
+        return places
+
+    def _asked_for(self, places: Iterable[actions.Place]) -> dict[str, int]:
+        """The offsets that options name; `DataLost` if they are deleted."""
+        said = self._options.starting
+        if self._options.starting_offset is not None:
+            said = self._options.starting_offset
+        named: Mapping[str, int] = said if isinstance(said, Mapping) else {}
+        if isinstance(said, int):
+            named = {place.stream: said for place in places}
+        topics.Losses(self._options).check(
+            (place.stream, named[place.stream], place.gone_below) for place in places if place.stream in named
+        )
+        return dict(named)
 
 
 class PushdownSnapshotReader(SnapshotReader):
@@ -116,6 +168,10 @@ class PushdownSnapshotReader(SnapshotReader):
         stop = max(stop, 0)
         if stop < _OFFSET_MAX:
             self._stop = stop if self._stop is None else min(self._stop, stop)
+
+
+class PushdownStreamSnapshotReader(StreamSnapshotReader, PushdownSnapshotReader):
+    """Both."""
 
 
 def _condition(pushed: spark.Filter, column: str) -> pc.Expression | None:

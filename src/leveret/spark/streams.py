@@ -9,7 +9,7 @@ loss only if the stream begins behind it. RabbitMQ does not say when a message c
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
@@ -190,6 +190,7 @@ def _start(options: SourceOptions, ends: StreamEnds) -> int:
     asked = options.starting
     if options.starting_offset is not None:
         asked = options.starting_offset
+    assert not isinstance(asked, Mapping), "offsets by partition are for topics"
     first = asked if isinstance(asked, int) else _found(asked, ends)
     if options.starting_timestamp is not None:
         first = max(first, ends.at(options.starting_timestamp))

@@ -28,7 +28,6 @@ from leveret.storage.durable import WholeFile, sync_all, write_whole
 from leveret.storage.errors import StorePoisoned, write_failed
 from leveret.storage.files import Files
 from leveret.storage.formats import FileHeader
-from leveret.storage.journal import Outcome
 from leveret.storage.log import Log
 from leveret.storage.progress import Progress
 from leveret.storage.records import Batch
@@ -131,7 +130,7 @@ class Checkpointer:
     def _freeze(self, logs: Mapping[int, Log], work: list[_Work], image: Checkpoint) -> None:
         now_us = self._clock()
         touched = [log for log in logs.values() if log.touched or log.spec.retention.is_timed]
-        plans = {log.id: _plan_messages(log, now_us) for log in touched if not log.spec.parent}
+        plans = {log.id: plan_messages(log, now_us) for log in touched if not log.spec.parent}
         for log in logs.values():
             if not log.touched and log.id not in plans:
                 image.logs[log.id] = self.last.logs[log.id]
@@ -257,36 +256,27 @@ def _image(log: Log) -> LogImage:
     return LogImage(log.spec, log.next, log.reserved)
 
 
-def _plan_messages(log: Log, now_us: int) -> Plan:
-    """What retention does with a log of messages; what it expires is settled here and now."""
+def plan_messages(log: Log, now_us: int) -> Plan:
+    """What retention does with a log of messages. It changes nothing: cursors belong to another thread."""
     if not log.segments:
         return Plan()
     states = [cursor.progress for cursor in log.cursors.values()]
     last = log.segments[-1]
-    views = []
-    for segment in log.segments:
-        first, stop = segment.info.first, segment.info.last + 1
-        views.append(
-            SegmentView(
-                segment.info,
-                unsettled=_unsettled(log, states, segment.info),
-                pinned=any(state.has_busy(first, stop) for state in states),
-                sealed=segment is not last or log.is_full(segment),
-            )
+    views = [
+        SegmentView(
+            segment.info,
+            unsettled=_unsettled(log, states, segment.info),
+            sealed=segment is not last or log.is_full(segment),
         )
-    plan = retention.plan(views, log.spec.retention, now_us)
-    for info in plan.expire:
-        for cursor in log.cursors.values():
-            waiting = cursor.progress.never_taken(info.first, info.last + 1)
-            if waiting:
-                cursor.drop(waiting, Outcome.RETENTION)
-    return plan
+        for segment in log.segments
+    ]
+    return retention.plan(views, log.spec.retention, now_us)
 
 
 def _unsettled(log: Log, states: list[Progress], info: SegmentInfo) -> int:
-    """Messages of a segment that some cursor has not settled; all of them when nobody reads the log."""
+    """Messages of a segment that some cursor has not settled; all of them when nobody reads a queue."""
     if not states:
-        return info.rows
+        return 0 if log.spec.retention.keep_settled else info.rows
     counts = [state.unsettled_count(info.first, info.last + 1) for state in states]
     if len(counts) == 1 or max(counts) == 0 or max(counts) >= retention.REWRITE_BELOW * info.rows:
         return max(counts)

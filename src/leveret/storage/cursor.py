@@ -145,20 +145,21 @@ class Cursor:
         self.check(who, why=why)
         with self._recorder.lock:
             self.progress.drop(ranges)
+            if outcome is Outcome.RETENTION:
+                self.progress.retire(ranges)
             return self._recorder.record(self, Entry(Kind.SETTLED, ranges, outcome, who, why=why))
 
     def seek(self, offset: int, *, who: bytes = b"", why: bytes = b"") -> int:
         """Goes on from an offset, back or ahead. What is in flight is nobody's any more."""
         self.check(who, why=why)
-        if not 0 <= offset <= self.log.next:
-            raise OffsetOutOfRange(f"offset {offset} of a log that ends at {self.log.next}")
+        self.check_offset(offset)
         with self._recorder.lock:
             absent = self.progress.seek(offset, self.log.present(), self.log.next)
             if self.progress.priorities:
                 self.progress.prioritise(self.log.priorities())
             ticket = self._recorder.record(self, Entry(Kind.SOUGHT, [(0, offset)], who=who, why=why))
             if absent:
-                ticket = self._recorder.record(self, Entry(Kind.SETTLED, absent, Outcome.RETENTION))
+                ticket = self._recorder.record(self, Entry(Kind.SETTLED, absent, Outcome.SKIPPED))
         return ticket
 
     def recall(self, ranges: Sequence[Range], *, who: bytes = b"", why: bytes = b"") -> int:
@@ -222,6 +223,11 @@ class Cursor:
                 "a consumer's name, a reason or a time that does not fit",
                 hint="Names and reasons have at most 255 bytes, a time is less than 2**63 microseconds.",
             )
+
+    def check_offset(self, offset: int) -> None:
+        """Raises when nothing could go on from there."""
+        if not 0 <= offset <= self.log.next:
+            raise OffsetOutOfRange(f"offset {offset} of a log that ends at {self.log.next}")
 
     def _safe_mark(self) -> int:
         if self._mark_ticket and self._mark_ticket <= self._recorder.safe_ticket:

@@ -21,7 +21,9 @@ assert sys.byteorder == "little", (
     "the formats are little-endian, and columns are written as they stand in memory"
 )
 
-VERSION = 2
+VERSION = 3
+READABLE = (2, 3)
+"""Version 2 has no postponed offsets, no reasons and no kinds of entries above 9; else it is the same."""
 MAGIC = b"LEVERET\x00"
 HEADER_BYTES = 64
 
@@ -54,7 +56,7 @@ def read_header(data: bytes, path: str, kind: bytes) -> FileHeader | None:
     if len(data) < HEADER_BYTES or _CHECKSUM.unpack_from(data, _FIELDS.size)[0] != xxh3_64_intdigest(fields):
         return None
     magic, version, found, id_, number = _FIELDS.unpack(fields)
-    if magic != MAGIC or version != VERSION or found != kind:
-        ours = magic == MAGIC and version != VERSION
+    if magic != MAGIC or version not in READABLE or found != kind:
+        ours = magic == MAGIC and version not in READABLE
         raise UnknownFormat(path, found=version if ours else None, supported=VERSION)
     return FileHeader(found, id_, number)

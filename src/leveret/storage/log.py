@@ -129,11 +129,19 @@ class Log:
         """Whether there is something in memory that a checkpoint would write."""
         return bool(self._held.pending or self._held.frozen)
 
+    @property
+    def pending_since_us(self) -> int | None:
+        """When the first of what is in memory came in."""
+        return next((batch.time_us for batch in self._held.batches()), None)
+
     def is_full(self, segment: Segment) -> bool:
-        """Whether the next batch would begin a new segment: it is large, or goes far back in time."""
-        age_us, info = self.spec.retention.max_age_us, segment.info
-        old = age_us is not None and info.newest_us - info.oldest_us >= age_us // _SEGMENTS_PER_AGE
-        return old or info.length_bytes >= self._full_bytes
+        """Whether the next batch would begin a new segment."""
+        return segment.info.length_bytes >= self._full_bytes
+
+    def _goes_back_far(self, oldest_us: int, time_us: int) -> bool:
+        """Whether a segment that begins then should not go on now: all of it goes at once, by age."""
+        age_us = self.spec.retention.max_age_us
+        return age_us is not None and time_us - oldest_us >= age_us // _SEGMENTS_PER_AGE
 
     @property
     def _full_bytes(self) -> int:
@@ -185,11 +193,8 @@ class Log:
             return loaded[-1].time_us if loaded else 0
 
         at = bisect_left(blocks, time_us, key=newest)
-        for block in blocks[at:]:
-            for record in self._cache.load(segment, block):
-                if record.time_us >= time_us:
-                    return record.offset
-        return segment.info.last + 1
+        records = self._cache.load(segment, blocks[at]) if at < len(blocks) else []
+        return next((each.offset for each in records if each.time_us >= time_us), segment.info.last + 1)
 
     def check_range(self, start: int, stop: int) -> None:
         if not 0 <= start < stop <= self.next:
@@ -275,11 +280,13 @@ class Log:
     def write(self, kept: Iterable[Segment], batches: Iterable[Batch]) -> tuple[Segment, ...]:
         """Writes batches behind these segments; returns all of them as they are then. Nothing is synced."""
         segments = list(kept)
-        for part in self._by_segment(segments, batches):
-            if not segments or self.is_full(segments[-1]):
+        last = segments[-1] if segments and not self.is_full(segments[-1]) else None
+        for part in self._by_segment(None if last is None else last.info, batches):
+            if last is None or self._goes_back_far(last.info.oldest_us, part[0].time_us):
                 segments.append(self._segment(SegmentInfo(first=part[0].first)))
             segments[-1] = segments[-1].extended(part)
             self.unsynced[segments[-1].path] = segments[-1]
+            last = None
         return tuple(segments)
 
     def install(self, segments: tuple[Segment, ...]) -> None:
@@ -295,16 +302,20 @@ class Log:
         self.unsynced[copy.path] = copy
         return copy
 
-    def _by_segment(self, segments: list[Segment], batches: Iterable[Batch]) -> Iterator[list[Batch]]:
-        """Cuts the batches where a segment is full."""
+    def _by_segment(self, last: SegmentInfo | None, batches: Iterable[Batch]) -> Iterator[list[Batch]]:
+        """Cuts the batches where a segment ends, of which the first is this one, if there is one."""
         part: list[Batch] = []
-        size = segments[-1].info.length_bytes if segments else 0
+        size, oldest_us = (0, 0) if last is None else (last.length_bytes, last.oldest_us)
         for batch in batches:
+            oldest_us = oldest_us or batch.time_us
+            if part and self._goes_back_far(oldest_us, batch.time_us):
+                yield part
+                part, size, oldest_us = [], 0, batch.time_us
             part.append(batch)
             size += batch.size + batch_bytes(len(batch.messages))
             if size >= self._full_bytes:
                 yield part
-                part, size = [], 0
+                part, size, oldest_us = [], 0, 0
         if part:
             yield part
 

@@ -18,15 +18,16 @@ from struct import Struct
 
 from leveret.storage.ackset import AckSet
 from leveret.storage.errors import BadRequest, NotInFlight
-from leveret.storage.journal import Entry, Kind
+from leveret.storage.journal import Entry, Kind, Outcome
 from leveret.storage.offsets import OFFSET_LIMIT, OffsetSet, Range
 from leveret.storage.records import Message
 
 _DUE_SHIFT = 64
 _OFFSET_MASK = (1 << _DUE_SHIFT) - 1
 _SECTIONS = Struct("<QQQQQQQ")
-_TAIL = Struct("<QQ")
+_TAIL = Struct("<QQQ")
 _REASON = Struct("<QB")
+_LOOK_BACK = 65_536
 
 
 class Progress:
@@ -49,6 +50,8 @@ class Progress:
         self.redelivered_below = 0
         """After an unclean stop nobody knows which of these were delivered: all of them may have been."""
         self._end = start  # no offset at or above it has ever been ready
+        self.retired_below = 0
+        """One above the highest that retention took before anybody had settled it."""
         self._passed = 0  # where the search for the watermark goes on
         self._due: list[int] = []  # a heap of due time << 64 | offset: 48 bytes a delay, and no scans
         self._ready = [OffsetSet() for _ in range(priorities + 1)]
@@ -69,6 +72,10 @@ class Progress:
     @property
     def watermark(self) -> int:
         """The lowest offset that is neither settled nor postponed; it moves up only, but for `seek`."""
+        if not self._passed and self.postponed:  # for the first time: 1 us a hole, and not 4
+            passed = self.settled.settled_above.copy()
+            passed.add_many(list(self.postponed.ranges()))
+            self._passed = passed.first_absent(self.settled.low)
         at = self.settled.next_unsettled(max(self._passed, self.settled.low))
         while at in self.postponed:
             at = self.settled.next_unsettled(self.postponed.first_absent(at))
@@ -133,6 +140,16 @@ class Progress:
         """The lowest offset at or above this that is ready."""
         found = (level.first(start) for level in self._ready)
         return min((offset for offset in found if offset is not None), default=None)
+
+    def ready_below(self, stop: int) -> int | None:
+        """The highest offset below this that is ready."""
+        while stop > self.settled.low:
+            start = max(self.settled.low, stop - _LOOK_BACK)
+            found = self.ready_within(start, stop)
+            if found:
+                return found[-1][1] - 1
+            stop = start
+        return None
 
     def ready_ranges(self) -> Iterator[Range]:
         """What can be taken, in the order in which it would be."""
@@ -241,10 +258,17 @@ class Progress:
         for each in (self.in_flight, self.leased, self.delayed, self.postponed):
             each.clear()
         self.counts, self.reasons, self._due, self._passed = {}, {}, [], 0
+        self.retired_below = 0
+
+    def retire(self, ranges: Sequence[Range]) -> None:
+        """What was settled just now was too old, or too much."""
+        self.retired_below = max(self.retired_below, *(stop for _, stop in ranges))
 
     def recall(self, ranges: Sequence[Range]) -> None:
         """From settled to ready, once more; the watermark stays where it is."""
         self.check_settled(ranges)
+        self._due = [each for each in self._due if each & _OFFSET_MASK in self.delayed]  # of an earlier life
+        heapify(self._due)
         self._unsettle(ranges)
         self._make_ready(ranges)
 
@@ -386,6 +410,8 @@ class Progress:
             for each in (self.in_flight, self.leased, self.delayed):
                 each.remove_many(ranges)
             self._settle(ranges)
+            if entry.outcome == Outcome.RETENTION:
+                self.retire(ranges)
         elif entry.kind is Kind.RETURNED:
             self.in_flight.remove_many(ranges)
             self.leased.remove_many(ranges)
@@ -445,6 +471,7 @@ class Progress:
         copy.leased = self.leased.copy()
         copy.delayed = self.delayed.copy()
         copy.postponed = self.postponed.copy()
+        copy.retired_below = self.retired_below
         copy.reasons = self.reasons.copy()
         copy.counts = self.counts.copy()
         copy.mark = self.mark
@@ -461,7 +488,7 @@ class Progress:
         head = _SECTIONS.pack(self.mark, self.redelivered_below, *map(len, parts))
         reasons = b"".join(_REASON.pack(offset, len(why)) + why for offset, why in self.reasons.items())
         tail = [self.postponed.encode(), reasons]
-        return b"".join((head, *parts, _TAIL.pack(*map(len, tail)), *tail))
+        return b"".join((head, *parts, _TAIL.pack(self.retired_below, *map(len, tail)), *tail))
 
     @classmethod
     def decode(cls, data: bytes, *, priorities: int = 0) -> Progress:
@@ -479,7 +506,8 @@ class Progress:
         progress.delayed = OffsetSet((offset, offset + 1) for offset in due[::2])
         progress.counts = dict(zip(counts[::2], counts[1::2], strict=True))
         if at < len(data):
-            (postponed, reasons), _ = _cut(data, at + _TAIL.size, _TAIL.unpack_from(data, at))
+            progress.retired_below, *sizes = _TAIL.unpack_from(data, at)
+            (postponed, reasons), _ = _cut(data, at + _TAIL.size, sizes)
             progress.postponed = OffsetSet.decode(postponed)
             progress.reasons = dict(_reasons(reasons))
         else:  # written before there was a tail

@@ -1,9 +1,10 @@
 """What may go: a pure function of segments, what is unsettled in them, and a policy. It touches nothing.
 
 A queue's log keeps a segment until every message in it is settled, and for the audit window after that. A
-stream's log (`keep_settled`) keeps messages by age and bytes, settled or not: what is older is settled with
-the outcome `retention`, except what is in flight or delayed, which also keeps its segment. Sealed segments
-of a queue of which little is left are rewritten.
+stream's log (`keep_settled`) keeps messages by age and bytes, settled or not. What is over a limit is settled
+first, with the outcome `retention` (`Store.retire`), except what somebody is at work on, which keeps its
+segment; a segment without anything unsettled goes with the next checkpoint. Sealed segments of a queue of
+which little is left are rewritten.
 """
 
 from __future__ import annotations
@@ -46,8 +47,6 @@ class SegmentView:
     info: SegmentInfo
     unsettled: int
     """Messages in it that some cursor has not settled."""
-    pinned: bool = False
-    """Some of them are in flight or delayed."""
     sealed: bool = True
     """Nothing is appended to it any more."""
 
@@ -58,7 +57,7 @@ class Plan:
 
     delete: list[SegmentInfo] = field(default_factory=list)
     expire: list[SegmentInfo] = field(default_factory=list)
-    """Settle what waits in these, outcome `retention`; those not pinned are in `delete` too."""
+    """Over a limit, and not settled: what waits in them is to be, with the outcome `retention`."""
     rewrite: list[SegmentInfo] = field(default_factory=list)
     settled: list[SegmentInfo] = field(default_factory=list)
     """Fully settled for the first time: their audit window begins."""
@@ -95,8 +94,5 @@ def _plan_stream(segments: Sequence[SegmentView], policy: Retention, now_us: int
         too_old = policy.max_age_us is not None and info.newest_us + policy.max_age_us <= now_us
         if too_old or (view.sealed and excess > 0):
             excess -= info.length_bytes
-            if view.unsettled:
-                result.expire.append(info)
-            if not view.pinned:
-                result.delete.append(info)
+            (result.expire if view.unsettled else result.delete).append(info)
     return result

@@ -18,7 +18,7 @@ from itertools import groupby
 from typing import Any
 
 from leveret.storage.catalog import CATALOG_LOG, LogImage, LogSpec, change
-from leveret.storage.checkpointer import Checkpointer
+from leveret.storage.checkpointer import Checkpointer, plan_messages
 from leveret.storage.cursor import Cursor, check_name
 from leveret.storage.errors import (
     BadName,
@@ -243,8 +243,21 @@ class Store:
             or self._wal.written_bytes >= self._options.wal_bytes
         )
 
-    def retire(self) -> None:
-        """Some messages are older, or more, than is to be kept: the next checkpoint should come soon."""
+    def retire(self, log: Log) -> None:
+        """Settles what is older, or more, than the log is to keep; what can go then goes soon."""
+        self._check_alive(log)
+        with self._wal.lock:
+            plan = plan_messages(log, self._clock())
+            for info in plan.expire:
+                for cursor in log.cursors.values():
+                    waiting = cursor.progress.never_taken(info.first, info.last + 1)
+                    if waiting:
+                        cursor.drop(waiting, Outcome.RETENTION)
+                        self._retention_due = True
+            self._retention_due |= bool(plan.delete)
+
+    def hurry(self) -> None:
+        """A checkpoint should come soon, though there is little to write."""
         self._retention_due = True
 
     def flush(self, log: Log) -> None:
@@ -311,6 +324,8 @@ class Store:
                 self.record(cursor, entry)
             for cursor, entry in transaction.drops:
                 cursor.progress.drop(entry.ranges)
+                if entry.outcome == Outcome.RETENTION:
+                    cursor.progress.retire(entry.ranges)
                 self.record(cursor, entry)
             return self._wal.ticket_so_far
 

@@ -45,6 +45,8 @@ class Group(Source):
         self.members: dict[Member, None] = {}
         self.stale_acks = 0
         """Settlements that came too late, and were refused."""
+        self._moving = False
+        """Whether a partition is to have another owner when what it has in flight is settled."""
         self._hungry: dict[Partition, None] = {}
         """Those with something ready for which there was no credit, in the order of their turn."""
 
@@ -122,19 +124,17 @@ class Group(Source):
         """Partitions move to their new owners, but for those with a message in flight: they follow later."""
         current = {each.name: each.owner for each in self.partitions.values() if each.owner is not None}
         target = assign(list(self.partitions), list(self.members), current)
+        self._moving = False
         for name, partition in self.partitions.items():
             owner = target.get(name)
-            if partition.owner is not owner and not partition.progress.in_flight:
+            if partition.owner is not owner and partition.progress.in_flight:
+                self._moving = True
+            elif partition.owner is not owner:
                 if partition.owner is not None:
                     partition.dismiss(partition.owner)
                 partition.owner = owner
                 if owner is not None:
                     partition.admit(owner)
-
-    def moved_on(self, partition: Partition) -> None:
-        """Something in flight is settled or back: the partition may have been waiting to move."""
-        if self.settings.mode == ORDERLY and not partition.progress.in_flight:
-            self._assign()
 
     # out
 
@@ -146,11 +146,13 @@ class Group(Source):
         self._hungry[partition] = None
 
     def wake_hungry(self) -> None:
-        if self._hungry:
+        if self._hungry or self._moving:
             self.broker.wake(self)
 
     def run(self) -> None:
         """Serves partitions in turns for as long as somebody has credit."""
+        if self._moving:
+            self._assign()
         hungry, self._hungry = self._hungry, {}
         waiting = iter(hungry)
         for partition in waiting:

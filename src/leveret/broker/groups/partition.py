@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 STREAM = "x-stream"
 GROUP = "x-group"
+SUBJECT = "x-group-subject"
 ATTEMPTS = "x-attempts"
 ERROR = "x-error"
 
@@ -110,7 +111,20 @@ class Partition(Feed):
     def held(self) -> Iterator[Run[Consumer]]:
         """What is in flight, by whom and since when."""
         for channel in {member.channel for member in self.seats}:
-            yield from (run for run in channel.unacked if run.holder.source is self)
+            buffered = () if channel.transaction is None else channel.transaction.settled()
+            yield from (run for run in (*channel.unacked, *buffered) if run.holder.source is self)
+
+    def holding(self, offset: int) -> Run[Consumer] | None:
+        """The delivery of one message that is in flight."""
+        seats = set(self.seats.values())
+        for channel in {seat.channel for seat in seats}:
+            found = channel.unacked.find(offset, seats)
+            if found is not None:
+                return found
+            for run in () if channel.transaction is None else channel.transaction.settled():
+                if run.holder in seats and run.start <= offset - run.shift < run.stop:
+                    return run.part(offset - run.shift, offset - run.shift + 1)
+        return None
 
     # out
 
@@ -136,7 +150,10 @@ class Partition(Feed):
             count = 1
         else:
             limit = min(limit, progress.watermark + self.group.settings.max_span)
-        return super().take(count, who=who, before=limit)
+        taken, records = super().take(count, who=who, before=limit)
+        if not taken and self.stream.awaits_sync:
+            self.broker.stall(self)
+        return taken, records
 
     def room_again(self, consumer: Consumer) -> None:
         if consumer.blocked:
@@ -183,22 +200,24 @@ class Partition(Feed):
             return f"no answer within {self.group.settings.consume_timeout_ms} ms".encode()
         return b"sent back by its member" if delayed or wish is not None else b"its member was lost"
 
-    def ack(self, ranges: Sequence[Range], *, who: bytes = b"", work: Work | None = None) -> None:
-        super().ack(ranges, who=who, work=work)
-        self.group.moved_on(self)
-
-    def returned(self, size_bytes: int) -> None:
-        super().returned(size_bytes)
-        self.group.moved_on(self)
-
-    def reject(self, ranges: Sequence[Range], *, work: Work | None = None) -> None:
-        super().reject(ranges, work=work)
-        self.group.moved_on(self)
+    def requeue(
+        self,
+        ranges: Sequence[Range],
+        *,
+        delayed: bool = False,
+        late: bool = False,
+        wish: Wish | None = None,
+        work: Work | None = None,
+    ) -> None:
+        super().requeue(ranges, delayed=delayed, late=late, wish=wish, work=work)
+        self.wake()
 
     def has_letters(self) -> bool:
         return True
 
-    def letters(self, record: Record, reason: Reason, *, why: bytes) -> Sequence[tuple[Queue, Message]]:
+    def letters(
+        self, record: Record, reason: Reason, *, why: bytes, tried: bool
+    ) -> Sequence[tuple[Queue, Message]]:
         """A dead letter says where it came from, how often it was tried, and what went wrong at last."""
         offset = record.offset
         error = why or self.progress.reasons.get(offset, b"")
@@ -214,9 +233,10 @@ class Partition(Feed):
         )
         story: dict[str, Value] = {
             GROUP: self.group.name,
+            SUBJECT: self.group.subject,
             STREAM: self.name,
             "x-stream-offset": offset,
-            ATTEMPTS: self.cursor.delivery_count(offset) + 1,
+            ATTEMPTS: self.cursor.delivery_count(offset) + tried,
             ERROR: to_text(error),
         }
         queue = self.group.dead_letters()
@@ -234,6 +254,8 @@ class Partition(Feed):
 
     def seek(self, offset: int, *, who: bytes, why: bytes) -> None:
         """Goes on from there; what is in flight is nobody's any more."""
+        self.cursor.check(who, why=why)
+        self.cursor.check_offset(offset)
         self.void()
         self.cursor.seek(offset, who=who, why=why)
         self.leave_out_what_is_gone()
@@ -242,29 +264,26 @@ class Partition(Feed):
     def skip(self, offset: int, *, who: bytes, why: bytes) -> None:
         """Settles a message by hand, whoever has it."""
         range_ = (offset, offset + 1)
+        self.cursor.check(who, why=why)
         if offset in self.progress.in_flight:
-            self._void([run for run in self.held() if run.offsets[0] <= offset < run.offsets[1]], offset)
+            held = self.holding(offset)
+            if held is not None:
+                held.holder.channel.take_back(self, held.start, held.stop)
             self.cursor.give_back([range_], counted=False)
         self.cursor.drop([range_], Outcome.SKIPPED, who=who, why=why)
         self.wake()
 
     def settle_below(self, offset: int, *, who: bytes) -> None:
         """A query has come so far by itself."""
-        ranges = self.progress.ready_within(self.progress.low, offset)
-        if ranges:
-            self.cursor.drop(ranges, Outcome.ACKED, who=who)
+        if offset > self.progress.low:
+            ranges = self.progress.ready_within(self.progress.low, offset)
+            if ranges:
+                self.cursor.drop(ranges, Outcome.ACKED, who=who)
 
     def void(self) -> None:
         """Takes everything back that members hold: their acks are refused from now on."""
-        self._void(list(self.held()))
-
-    def _void(self, runs: Sequence[Run[Consumer]], offset: int | None = None) -> None:
-        for run in runs:
-            start, stop = run.start, run.stop
-            if offset is not None:
-                start = offset - run.shift
-                stop = start + 1
-            run.holder.channel.take_back(self, start, stop)
+        for run in list(self.held()):
+            run.holder.channel.take_back(self, run.start, run.stop)
 
     def leave_out_what_is_gone(self) -> None:
         """What was aborted, or is too old though still there, is no message for a cursor that begins."""
@@ -273,9 +292,11 @@ class Partition(Feed):
         if ready:
             ready.remove_many(list(seen.unsettled(0, self.log.next)))
         if ready:
-            self.cursor.drop(list(ready.ranges()), Outcome.RETENTION)
+            self.cursor.drop(list(ready.ranges()), Outcome.DROPPED)
 
     def stale(self, count: int) -> None:
+        if not count:
+            return
         self.group.stale_acks += count
         self.broker.note_stale(self, count)
 

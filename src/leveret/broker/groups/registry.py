@@ -21,6 +21,7 @@ from leveret.broker.groups.settings import QUERY, Settings
 from leveret.broker.notes import Notes
 from leveret.broker.streams.positions import Position
 from leveret.broker.streams.stream import Stream
+from leveret.storage.errors import StorageError
 
 if TYPE_CHECKING:
     from leveret.broker.exchange import Exchange
@@ -32,7 +33,7 @@ _PREFIX = "group-"
 FIRST = Position("first")
 
 
-class GroupNote(msgspec.Struct, frozen=True, array_like=True):
+class GroupNote(msgspec.Struct, frozen=True, tag="group", array_like=True):
     number: int
     subject: str
     name: str
@@ -136,7 +137,7 @@ class Groups:
             raise PreconditionFailed(f"{self._groups[subject, name]} exists")
         if not name or not name.isprintable() or len(name.encode()) > _NAME_BYTES_MAX:
             raise PreconditionFailed(
-                f"'{name}' can't be a group's name: that has 1 to {_NAME_BYTES_MAX} printable bytes"
+                f"a group's name has 1 to {_NAME_BYTES_MAX} printable bytes; this is none: '{name}'"
             )
         streams = topics.streams_of(self._vhost, subject)
         settings = Settings.default().changed(wanted)
@@ -144,28 +145,32 @@ class Groups:
             settings = msgspec.structs.replace(settings, mode=QUERY)
         group = self._add(subject, name, number=self._next, settings=settings)
         self._next += 1
-        now_us = self._vhost.broker.now_us()
-        begin = Position("next") if start.kind == "last" else start
-        for stream in streams:
-            group.add_partition(stream, start=begin.in_(stream.log, now_us=now_us))
-        self._write(group)
+        try:
+            for stream in streams:
+                begin = stream.readable() if start.kind == "last" else start.in_(stream)
+                group.add_partition(stream, start=begin)
+            self._write(group, settings)
+        except StorageError:  # a full disk: as if nobody had asked
+            del self._groups[subject, name]
+            group.close()
+            raise
         return group
 
     def change(self, group: Group, wanted: Mapping[str, Any]) -> None:
         settings = group.change(wanted)
         if settings != group.settings:
+            self._write(group, settings)
             group.apply(settings)
-            self._write(group)
 
     def delete(self, group: Group) -> None:
         """Its progress goes with it."""
-        del self._groups[group.subject, group.name]
         notes = self._written()
         transaction = self._vhost.broker.store.transaction()
         change = notes.change(transaction)
         change.remove((group.subject, group.name))
         transaction.commit()
         change.done()
+        del self._groups[group.subject, group.name]
         group.close()
 
     # topology
@@ -179,6 +184,15 @@ class Groups:
                 for stream in topics.partitions(exchange):
                     if stream.name not in group.partitions:
                         group.add_partition(stream, start=None)
+
+    def check_exchange_deletion(self, exchange: Exchange) -> None:
+        if topics.partitions(exchange):
+            self.check_unread(exchange.name)
+
+    def check_declaration(self, name: str) -> None:
+        """Of a stream: a name that a group reads as a topic's stays the topic's."""
+        if topics.partitions(self._vhost.exchanges.get(name)):
+            self.check_unread(name)
 
     def check_unbind(self, exchange: Exchange, destination: object) -> None:
         """A topic that is read keeps its partitions."""
@@ -222,10 +236,10 @@ class Groups:
         label = sidelogs.label(sidelogs.GROUPS, self._vhost.name)
         return Notes(self._vhost.broker.store, GroupNote, label=label, log=log)
 
-    def _write(self, group: Group) -> None:
+    def _write(self, group: Group, settings: Settings) -> None:
         notes = self._written()
         transaction = self._vhost.broker.store.transaction()
         change = notes.change(transaction)
-        change.put(GroupNote(group.number, group.subject, group.name, group.settings))
+        change.put(GroupNote(group.number, group.subject, group.name, settings))
         transaction.commit()
         change.done()

@@ -66,11 +66,19 @@ def create(vhost: VirtualHost, name: str, *, count: int, table: dict[str, Value]
         raise PreconditionFailed(
             f"topic '{name}' in vhost '{vhost.name}' has {len(present)} partitions: they can't become fewer"
         )
+    if exchange is not None and (exchange.auto_delete or exchange.internal or not exchange.durable):
+        raise PreconditionFailed(f"{vhost.describe(exchange)} does not last: a topic needs one that does")
     table = {**table, "x-queue-type": "stream"}
     names = [f"{name}-{number}" for number in range(count)]
+    others = [stream.name for stream in present if stream.name not in names]
+    if others:
+        raise PreconditionFailed(
+            f"'{others[0]}' is a partition of topic '{name}' in vhost '{vhost.name}': it can grow only by "
+            "binding further streams"
+        )
     taken = [each for each in names if each in vhost.queues and not isinstance(vhost.queues[each], Stream)]
     if taken:
-        raise PreconditionFailed(f"queue '{taken[0]}' in vhost '{vhost.name}' is no stream")
+        raise PreconditionFailed(f"{vhost.queues[taken[0]]} is no stream")
     wanted = {each: QueueArguments.parse(table, queue=each, vhost=vhost.name) for each in names}
     if exchange is None:
         exchange = vhost.add_exchange(name, TYPE, durable=True, auto_delete=False, internal=False, table={})

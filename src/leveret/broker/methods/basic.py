@@ -110,7 +110,7 @@ def _read(channel: Channel, tag: str, method: spec.Basic.Consume, stream: Stream
     position = positions.of_consumer(table, **where)
     _check_credit(channel, method, stream)
     channel.broker.flush()
-    reader = Reader(stream, position.in_(stream.log, now_us=channel.broker.now_us()))
+    reader = Reader(stream, position.in_(stream))
     consumer = Consumer(channel, reader, tag, prefetch=channel.consumer_prefetch)
     reader.consumer = consumer
     stream.add_consumer(consumer)
@@ -147,10 +147,10 @@ def _join(channel: Channel, tag: str, method: spec.Basic.Consume, table: dict[st
     channel.broker.flush()
     group = channel.vhost.groups.open(subject, name, settings.of_arguments(table), start=start)
     member = Member(channel, group, tag, prefetch=channel.consumer_prefetch)
+    if not method.nowait:  # before any delivery, also when it has to wait until the group is on disk
+        channel.reply(make(spec.Basic.ConsumeOk, consumer_tag=tag), ticket=channel.broker.store.ticket)
     channel.add_consumer(member)
     group.join(member)
-    if not method.nowait:
-        channel.reply(make(spec.Basic.ConsumeOk, consumer_tag=tag), ticket=channel.broker.store.ticket)
 
 
 def _consume_replies(channel: Channel, tag: str, method: spec.Basic.Consume) -> None:

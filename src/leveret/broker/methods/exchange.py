@@ -74,6 +74,7 @@ def delete(channel: Channel, method: spec.Exchange.Delete) -> None:
     if exchange is not None:
         if method.if_unused and len(exchange.router):
             raise PreconditionFailed(f"{vhost.describe(exchange)} in use")
+        vhost.groups.check_exchange_deletion(exchange)
         defined = vhost.delete_exchange(exchange)
     if not method.nowait:
         channel.reply(spec.Exchange.DeleteOk(), defined=defined)

@@ -73,6 +73,8 @@ def _declare(channel: Channel, name: str, method: spec.Queue.Declare) -> Queue:
             auto_delete=method.auto_delete,
         )
     arguments.check_segment_bytes(wanted)
+    if wanted.queue_type == "stream":
+        vhost.groups.check_declaration(name)
     if wanted.dead_letter_exchange is not None:
         connection.check_access("read", "queue", name)
         connection.check_access("write", "exchange", wanted.dead_letter_exchange)

@@ -10,13 +10,15 @@ waited for.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from leveret.amqp.errors import PreconditionFailed
 from leveret.amqp.tables import Timestamp, Value
 from leveret.broker.checks import duration_us
 from leveret.broker.terms import as_term, is_integer, type_name
-from leveret.storage.log import Log
+
+if TYPE_CHECKING:
+    from leveret.broker.streams.stream import Stream
 
 WORDS = ("first", "last", "next")
 
@@ -27,13 +29,14 @@ class Position(NamedTuple):
     kind: str
     value: int = 0
 
-    def in_(self, log: Log, *, now_us: int) -> int:
-        """The offset at which a reader of this log begins."""
+    def in_(self, stream: Stream) -> int:
+        """The offset at which a reader of this stream begins."""
+        log, now_us = stream.log, stream.broker.now_us()
         match self.kind:
             case "first":
                 return log.first
             case "last":
-                return max(log.first, log.next - 1)
+                return log.next if stream.last is None else stream.last
             case "next":
                 return log.next
             case "offset":

@@ -123,7 +123,7 @@ class Reader(Source):
         if delayed:
             raise self._no_way_back()
 
-    def reject(self, ranges: Sequence[Range], *, work: Work | None = None) -> None:
+    def reject(self, ranges: Sequence[Range], *, why: bytes = b"", work: Work | None = None) -> None:
         raise self._no_way_back()
 
     def _no_way_back(self) -> Exception:

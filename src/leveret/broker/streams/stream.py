@@ -73,10 +73,12 @@ class Stream(Queue):
         self.may_expire = False
         self._unsynced: deque[tuple[int, int]] = deque()
         """(ticket, offset): up to where it may be read once that is safe."""
+        self._shown: deque[tuple[int, int]] = deque()
+        """(ticket, offset): rows that were hidden are readable, from there on, once that is safe."""
         self._synced = self.log.next
         self.partitions: list[Partition] = []
         """Of the groups that read it."""
-        self._retire()
+        self.retire()
 
     def not_supported(self, what: str) -> NotImplemented_:
         return NotImplemented_(f"{what} not supported by stream queues {self}")
@@ -95,24 +97,32 @@ class Stream(Queue):
             self.broker.stall(self)
         kept = self.arguments.kept_bytes
         if kept and self.log.size_bytes > kept + (kept >> 1):
-            self.broker.store.retire()
+            self.broker.store.hurry()
 
-    def _retire(self) -> None:
-        """Looks now and then whether something has become too old."""
-        age_us = self.arguments.max_age_us
-        if age_us is None or self.deleted:
+    def retire(self) -> None:
+        """Lets go of what is too old or too much: now and then, and after each checkpoint."""
+        if self.deleted:
             return
-        now_us = self.broker.now_us()
-        segments = self.log.segments
-        if segments and segments[0].info.newest_us + age_us <= now_us:
-            self.broker.store.retire()
-        self.broker.timers.set((self, "age"), now_us + max(_RETIRE_US_LEAST, age_us // 16), self._retire)
+        self.broker.store.retire(self.log)
+        age_us = self.arguments.max_age_us
+        if age_us is not None:
+            now_us, pending_us = self.broker.now_us(), self.log.pending_since_us
+            if pending_us is not None and pending_us + age_us <= now_us:
+                self.broker.store.hurry()  # what is in memory is looked at when it is in a file
+            due_us = now_us + max(_RETIRE_US_LEAST, age_us // 16)
+            self.broker.timers.set((self, "age"), due_us, self.retire)
+
+    def came_back(self, ranges: Sequence[Range]) -> None:
+        """A batch was committed: its rows are there for all as soon as that is on disk."""
+        self._shown.append((self.broker.store.ticket, min(start for start, _ in ranges)))
+        self.broker.stall(self)
 
     def take_out(self, work: Work, ranges: Sequence[Range]) -> None:
         """Messages that were never readable are not there, after all: for nobody."""
         super().take_out(work, ranges)
         for partition in self.partitions:
-            work.drop(partition, ranges, Outcome.DROPPED)
+            known = [each for range_ in ranges for each in partition.progress.ready_within(*range_)]
+            work.drop(partition, known, Outcome.DROPPED)
 
     # out
 
@@ -123,11 +133,14 @@ class Stream(Queue):
             self._synced = self._unsynced.popleft()[1]
         stages = self.vhost.stages
         undecided = stages.hidden(self).first() if stages is not None and self.progress.leased else None
-        return self._synced if undecided is None else min(self._synced, undecided)
+        while self._shown and self._shown[0][0] <= safe_ticket:
+            self._shown.popleft()
+        ends = [self._synced, *(first for _, first in self._shown)]
+        return min(ends if undecided is None else (*ends, undecided))
 
     @property
     def awaits_sync(self) -> bool:
-        return bool(self._unsynced)
+        return bool(self._unsynced or self._shown)
 
     def run(self) -> None:
         for consumer in list(self.consumers):
@@ -139,6 +152,11 @@ class Stream(Queue):
 
     def catch_up(self) -> None:
         """Nothing in it changes with time, but for what retention takes."""
+
+    @property
+    def last(self) -> int | None:
+        """The offset of the last message that may be read."""
+        return self.progress.ready_below(self.readable())
 
     def visible(self, start: int, stop: int) -> list[Range]:
         """What of [start, stop) is there to be read."""

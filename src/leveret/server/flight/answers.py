@@ -2,7 +2,7 @@
 
 Runs in the broker's loop. Each request becomes calls of the broker and one answer; what the broker refuses
 becomes `Refused`, with its code and its sentence. When an answer may be given, it is durable: the caller
-sees to that. Sockets and processes are `endpoint`'s.
+sees to that. Those about streams and topics are `reading`'s; sockets and processes are `endpoint`'s.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from leveret.broker.broker import Broker
 from leveret.broker.leases import LeaseNote, LeaseRefused
 from leveret.broker.queue import Queue
 from leveret.broker.stages import Row, StageName, Terms
+from leveret.broker.streams.stream import Stream
 from leveret.broker.vhost import VirtualHost
 from leveret.flight import actions
 from leveret.flight.tickets import StageDescriptor, pack_ranges
+from leveret.server.flight.reading import Reading
 from leveret.storage.errors import StorageError
 from leveret.storage.log import Log
 from leveret.storage.offsets import OffsetSet
@@ -26,6 +28,7 @@ class Answers:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._reading = Reading()
 
     def to(self, user: str, request: actions.Request) -> actions.Answer:
         """Does what is asked, or says why not."""
@@ -63,22 +66,24 @@ class Answers:
 
     def _do(self, user: User, request: actions.Request) -> actions.Answer:
         match request:
+            case actions.Locate() | actions.Follow() | actions.Advance() | actions.Cover():
+                return self._reading.answer(user, self._vhost(user, request.vhost), request)
             case actions.Open():
-                leases = self._queue(user, request.vhost, request.queue).queries()
+                leases = self._consumed(user, request.vhost, request.queue).queries()
                 query = leases.open(request.query, timeout_us=int(request.timeout_s * 1_000_000))
                 return actions.Opened(query.epoch, leases.queue.log.id, query.settled, query.last)
             case actions.Lease():
-                return self._lease(self._queue(user, request.vhost, request.queue), request)
+                return self._lease(self._consumed(user, request.vhost, request.queue), request)
             case actions.Plan():
-                queue = self._queue(user, request.vhost, request.queue)
+                queue = self._consumed(user, request.vhost, request.queue)
                 leases = queue.queries()
                 found = leases.plan(leases.check(request.query, request.epoch), request.start, request.end)
                 return actions.Planned(queue.log.id, [_portion(lease) for lease in found if lease.ranges])
             case actions.Release():
-                self._queue(user, request.vhost, request.queue).queries().release(request.query)
+                self._consumed(user, request.vhost, request.queue).queries().release(request.query)
                 return actions.Done()
             case actions.Snapshot():
-                return self._snapshot(self._queue(user, request.vhost, request.queue), request)
+                return self._snapshot(self._consumed(user, request.vhost, request.queue), request)
             case actions.Commit():
                 batches = self._vhost(user, request.vhost).batches()
                 shown = batches.commit(request.query, request.batch, request.stages)
@@ -132,6 +137,17 @@ class Answers:
         user.check("read", vhost, "queue", name)
         if queue.owner is not None:
             raise queue.locked()
+        return queue
+
+    def _consumed(self, user: User, vhost: str, name: str) -> Queue:
+        """A queue whose messages go to one consumer each: no stream."""
+        queue = self._queue(user, vhost, name)
+        if isinstance(queue, Stream):
+            raise LeaseRefused(
+                "kind",
+                f"{queue} is a stream, which has no leases: it is read by offset",
+                hint="Use option stream.",
+            )
         return queue
 
 

@@ -1,0 +1,66 @@
+"""Tables and pages on stdout: what was asked for, for people who read it or pass it on to grep.
+
+Owns the look of tables, the width (a pipe has none), and that nothing a client has called something can move
+the cursor or change colours: what is not printable is shown as a question mark.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+
+import typer
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+_PIPE_WIDTH = 1000
+
+
+class Page:
+    """`page.table(("group", "lag"), rows)`; `page.line("…")`."""
+
+    def __init__(self) -> None:
+        console = Console(highlight=False, markup=False, emoji=False)
+        if not console.is_terminal:
+            console = Console(highlight=False, markup=False, emoji=False, width=_PIPE_WIDTH)
+        self._console = console
+
+    @property
+    def width(self) -> int:
+        return self._console.width
+
+    @property
+    def ascii_only(self) -> bool:
+        return self._console.options.ascii_only
+
+    def line(self, *parts: RenderableType) -> None:
+        self._console.print(*parts, sep="")
+
+    def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+        """Numbers are on the right."""
+        listed = [list(row) for row in rows]
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+        for place, name in enumerate(columns):
+            numbers = bool(listed) and all(isinstance(row[place], int) for row in listed)
+            table.add_column(name, justify="right" if numbers else "left", overflow="fold")
+        for row in listed:
+            table.add_row(*map(_cell, row))
+        self._console.print(table)
+
+
+def _cell(value: object) -> Text:
+    return Text(f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else plain(str(value)))
+
+
+def plain(text: str) -> str:
+    """What some client has called something, without what a terminal would obey.
+
+    >>> plain("a\\x1b[31mb")
+    'a?[31mb'
+    """
+    return "".join(each if each.isprintable() else "?" for each in text)
+
+
+def show_json(found: object) -> None:
+    typer.echo(json.dumps(found, ensure_ascii=False))

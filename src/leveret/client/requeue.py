@@ -1,0 +1,87 @@
+"""Giving a delivery back to Leveret with more to say than a nack can: when, why, whether it counts.
+
+A publish to the default exchange with a reserved routing key names the delivery by its tag and says the rest
+in headers; the broker stores no message for it (docs/guide/retries.md, "Come back when I say"). Only for
+brokers that announce the capability. Whether and when a delivery goes back is left to those who call; the
+rule here: it is crossed off the ledger in the same breath.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pamqp import commands
+
+from leveret.amqp.frames import END, FRAME, HEADER, METHOD
+from leveret.amqp.methods import encode, make
+from leveret.amqp.properties import encode as encode_properties
+from leveret.amqp.tables import Value
+from leveret.client.decisions import Decision
+from leveret.client.delivery import Delivery, Settled
+from leveret.client.hooks import shown
+
+CAPABILITY: Final = "delayed_requeue"
+"""What a broker announces that takes deliveries back with a delay."""
+KEY: Final = "amq.leveret.requeue"
+ERROR: Final = "x-error"
+"""What went wrong; a group's dead letter says so too."""
+_ERROR_BYTES_MAX: Final = 255
+_PUBLISH: Final = encode(
+    make(
+        commands.Basic.Publish,
+        ticket=0,
+        exchange="",
+        routing_key=KEY,
+        mandatory=False,
+        immediate=False,
+    )
+)
+
+
+def give_back(
+    delivery: Delivery,
+    *,
+    delay_ms: int | None,
+    counted: bool = True,
+    requeue: bool = True,
+    error: BaseException | None = None,
+) -> Settled:
+    """A nack of it. `delay_ms` None leaves the delay to where it came from; without `requeue` it is a dead
+    letter."""
+    came = delivery.ledger.settled_otherwise(delivery)
+    if came is Settled.SENT:
+        headers: dict[str, Value] = {"x-delivery-tag": delivery.tag}
+        if delay_ms is not None:
+            headers["x-delay"] = delay_ms
+        if not counted:
+            headers["x-counted"] = False
+        if not requeue:
+            headers["x-requeue"] = False
+        if error is not None:
+            headers[ERROR] = _text(error)
+        channel = delivery.ledger.channel
+        channel.session.send(_frames(channel.number, headers))
+    return came
+
+
+def settle_in_group(delivery: Delivery, decision: Decision, error: BaseException | None) -> Settled:
+    """In a group people look at what went wrong: whatever is not done says so."""
+    if decision is Decision.ACK:
+        return delivery.ledger.ack(delivery)
+    return give_back(delivery, delay_ms=None, requeue=decision is Decision.REQUEUE, error=error)
+
+
+def _text(error: BaseException) -> str:
+    """What a table can hold of it."""
+    return shown(error).encode("utf-8", "backslashreplace")[:_ERROR_BYTES_MAX].decode("utf-8", "ignore")
+
+
+def _frames(channel: int, headers: dict[str, Value]) -> bytes:
+    """A publish that is no message: its method and its content header."""
+    header = encode_properties({"headers": headers}, 0)
+    return b"".join(
+        (
+            FRAME.pack(METHOD, channel, len(_PUBLISH)) + _PUBLISH + END,
+            FRAME.pack(HEADER, channel, len(header)) + header + END,
+        )
+    )

@@ -1,0 +1,458 @@
+"""What a group does with a failure: sent back without a copy, by levels, until it is a dead letter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from leveret.testing.broker import Broker
+from leveret.testing.clock import VirtualClock
+from tests.semantics.client import Channel
+from tests.semantics.grouping import (
+    Watched,
+    dead_letter,
+    join,
+    numbered,
+    offsets,
+    publish,
+    received,
+    stream,
+    synced,
+)
+
+OPEN = Callable[..., Channel]
+MOMENT_S = 0.000_001
+LEVELS_S = [1, 5, 10, 30, *(60 * minutes for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 60, 120))]
+
+
+@pytest.fixture
+def billing(broker: Broker) -> Watched:
+    return Watched(broker)
+
+
+def one_taken(channel: Channel, member: Channel, count: int = 1, **settings: Any) -> None:
+    """So many messages, all of them with the member."""
+    stream(channel)
+    publish(channel, *numbered(count))
+    join(member, **settings)
+    assert received(member, count) == list(range(count))
+
+
+def send_back(channel: Channel, tag: int, delay_ms: int, **headers: Any) -> None:
+    """With a delay of the client's choice."""
+    wish = {"x-delivery-tag": tag, "x-delay": delay_ms, **headers}
+    channel.publish("amq.leveret.requeue", headers=wish)
+
+
+def comes_after(member: Channel, clock: VirtualClock, seconds: float) -> bool:
+    """Whether nothing comes before that time, and one message then."""
+    clock.advance(seconds - MOMENT_S)
+    early = member.quiet()
+    clock.advance(MOMENT_S)
+    return not early and len(member.deliveries(1)) == 1
+
+
+# levels
+
+
+def test_the_first_return_is_of_level_three_and_each_further_one_a_level_higher(
+    channel: Channel, open_channel: OPEN, clock: VirtualClock
+) -> None:
+    member = open_channel()
+    one_taken(channel, member, max_reconsume=-1)
+    for returns, seconds in enumerate([*LEVELS_S[2:], LEVELS_S[-1], LEVELS_S[-1]]):
+        member.nack(returns + 1)
+        member.quiet()
+        assert comes_after(member, clock, seconds), f"return {returns + 1}"
+
+
+def test_any_table_and_first_level_can_be_set(
+    channel: Channel, open_channel: OPEN, clock: VirtualClock
+) -> None:
+    member = open_channel()
+    one_taken(channel, member, delays="10ms 2s 3m", first_level=2)
+    for tag, seconds in enumerate((2, 180, 180), 1):
+        member.nack(tag)
+        member.quiet()
+        assert comes_after(member, clock, seconds)
+
+
+@pytest.mark.parametrize("delays", ["100ms 1s", [100, 1000]])
+def test_a_table_of_ones_own_begins_with_its_first_level(
+    channel: Channel, open_channel: OPEN, clock: VirtualClock, delays: object
+) -> None:
+    member = open_channel()
+    one_taken(channel, member, delays=delays)
+    member.nack(1)
+    member.quiet()
+    assert comes_after(member, clock, 0.1)
+
+
+def test_a_delay_of_nothing_brings_it_again_at_once(channel: Channel, open_channel: OPEN) -> None:
+    member = open_channel()
+    one_taken(channel, member, delays="0s")
+    member.nack(1)
+    assert received(member, 1) == [0]
+
+
+def test_a_table_that_is_changed_holds_for_the_next_return(
+    channel: Channel, open_channel: OPEN, clock: VirtualClock, billing: Watched
+) -> None:
+    member = open_channel()
+    one_taken(channel, member, delays="10s")
+    billing.change(delays=[3000])
+    member.nack(1)
+    member.quiet()
+    assert comes_after(member, clock, 3)
+
+
+def test_those_behind_it_do_not_wait_for_what_was_sent_back(
+    channel: Channel, open_channel: OPEN, clock: VirtualClock
+) -> None:
+    member = open_channel()
+    one_taken(channel, member, count=3, delays="10s")
+    member.nack(1)
+    member.ack(2)
+    publish(channel, "new")
+    assert received(member, 1) == [3]
+    clock.advance(10)
+    again = member.delivery()
+    assert (again.headers["x-stream-offset"], again.delivery_count, again.redelivered) == (0, 1, True)
+
+
+def test_the_delay_survives_a_restart(
+    channel: Channel, open_channel: OPEN, broker: Broker, clock: VirtualClock, billing: Watched
+) -> None:
+    member = open_channel()
+    one_taken(channel, member, count=2, delays="10s")
+    send_back(member, 1, 10_000, **{"x-error": "no such customer"})
+    member.ack(2)
+    synced(member)
+    clock.advance(4)
+    broker.crash()
+    broker.start()
+    assert billing.at(lambda each: each.progress.reasons) == {0: b"no such customer"}
+    assert billing.watermark() >= 2
+    member = join(open_channel())
+    assert member.quiet() == []
+    assert comes_after(member, clock, 6)
+
+
+def test_a_return_of_several_at_once_counts_each(
+    channel: Channel, open_channel: OPEN, clock: VirtualClock
+) -> None:
+    member = open_channel()
+    one_taken(channel, member, count=3, delays="1s 5s")
+    member.nack(1)
+    member.quiet()
+    clock.advance(1)
+    assert received(member, 1) == [0]
+    member.nack(0, multiple=True)
+    member.quiet()
+    clock.advance(1)
+    assert offsets(member.quiet()) == [1, 2]
+    clock.advance(4)
+    assert offsets(member.quiet()) == [0]
+
+
+# a delay of the client's choice
+
+
+def test_a_member_can_choose_the_delay_and_say_what_went_wrong(
+    channel: Channel, open_channel: OPEN, clock: VirtualClock, billing: Watched
+) -> None:
+    member = open_channel()
+    one_taken(channel, member)
+    send_back(member, 1, 700, **{"x-error": "the printer is on fire"})
+    member.quiet()
+    assert billing.at(lambda each: each.progress.reasons) == {0: b"the printer is on fire"}
+    assert billing.watermark() == 1
+    assert comes_after(member, clock, 0.7)
+
+
+def test_what_was_not_a_try_is_not_counted(channel: Channel, open_channel: OPEN, clock: VirtualClock) -> None:
+    member = open_channel()
+    one_taken(channel, member, max_reconsume=0)
+    send_back(member, 1, 0, **{"x-counted": False})
+    got = member.delivery()
+    assert (got.delivery_count, got.redelivered) == (None, True)
+    member.nack(got.tag)
+    member.quiet()
+    assert dead_letter(channel) is not None
+
+
+# deadlines
+
+
+def test_every_delivery_has_its_own_deadline(
+    channel: Channel, open_channel: OPEN, clock: VirtualClock, billing: Watched
+) -> None:
+    stream(channel)
+    member = join(open_channel(), consume_timeout=1000, delays="1h")
+    for number in range(4):
+        publish(channel, f"m{number}")
+        member.delivery()
+        clock.advance(0.2)
+    member.ack(2)
+    member.quiet()
+    held = []
+    for _ in range(5):  # 0.8 s have passed: 0 is due at 1.0, 2 at 1.4, 3 at 1.6
+        clock.advance(0.2)
+        held.append(billing.at(lambda each: [run.offsets[0] for run in each.held()]))
+    assert held == [[2, 3], [2, 3], [3], [], []]
+
+
+def test_a_timeout_counts_as_a_return_and_says_so(
+    channel: Channel, open_channel: OPEN, clock: VirtualClock, billing: Watched
+) -> None:
+    member = open_channel()
+    one_taken(channel, member, consume_timeout=2000, delays="3s")
+    clock.advance(2)
+    assert billing.at(lambda each: each.progress.reasons) == {0: b"no answer within 2000 ms"}
+    assert comes_after(member, clock, 3)
+    assert billing.at(lambda each: each.progress.counts) == {0: 1}
+
+
+def test_credit_comes_back_with_the_deadline(
+    channel: Channel, open_channel: OPEN, clock: VirtualClock
+) -> None:
+    stream(channel)
+    publish(channel, *numbered(3))
+    member = join(open_channel(), prefetch=1, consume_timeout=1000, delays="1h")
+    taken = []
+    for _ in range(3):
+        taken += received(member, 1)
+        clock.advance(1)
+    assert taken == [0, 1, 2]
+
+
+def test_in_orderly_mode_there_is_no_deadline(
+    channel: Channel, open_channel: OPEN, clock: VirtualClock, billing: Watched
+) -> None:
+    member = open_channel()
+    one_taken(channel, member, mode="orderly", consume_timeout=1000)
+    clock.advance(24 * 3600)
+    assert billing.in_flight() == 1
+
+
+def test_a_deadline_holds_also_while_the_group_is_paused(
+    channel: Channel, open_channel: OPEN, clock: VirtualClock, billing: Watched
+) -> None:
+    member = open_channel()
+    one_taken(channel, member, consume_timeout=1000, delays="1s")
+    billing.change(paused=True)
+    clock.advance(1)
+    assert billing.in_flight() == 0
+    clock.advance(60)
+    assert member.quiet() == []
+    billing.change(paused=False)
+    assert received(member, 1) == [0]
+
+
+def test_a_deadline_holds_also_after_the_member_has_cancelled(
+    channel: Channel, open_channel: OPEN, clock: VirtualClock, billing: Watched
+) -> None:
+    member = open_channel()
+    one_taken(channel, member, consume_timeout=1000, delays="1s")
+    member.cancel()
+    clock.advance(1)
+    assert (billing.in_flight(), billing.watermark()) == (0, 1)
+
+
+# settlements that come too late
+
+
+def test_a_late_ack_is_no_error_and_has_no_effect_and_is_counted(
+    channel: Channel,
+    open_channel: OPEN,
+    clock: VirtualClock,
+    billing: Watched,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    member = open_channel()
+    one_taken(channel, member, consume_timeout=1000, delays="1s")
+    clock.advance(1)
+    member.ack(1)
+    assert member.quiet() == []
+    assert (billing.stale_acks(), billing.lag()) == (1, 1)
+    assert "1 settlements came too late and were refused" in caplog.text
+    clock.advance(1)
+    assert received(member, 1) == [0]
+
+
+@pytest.mark.parametrize("late", [Channel.ack, Channel.nack, Channel.reject])
+def test_a_late_settlement_does_not_touch_the_next_delivery_of_the_message(
+    channel: Channel, open_channel: OPEN, clock: VirtualClock, billing: Watched, late: Callable[..., None]
+) -> None:
+    member = open_channel()
+    one_taken(channel, member, consume_timeout=1000, delays="1s")
+    clock.advance(1)
+    clock.advance(1)
+    again = member.delivery()
+    late(member, 1)
+    member.quiet()
+    assert (billing.in_flight(), billing.stale_acks()) == (1, 1)
+    member.ack(again.tag)
+    member.quiet()
+    assert billing.lag() == 0
+
+
+def test_a_late_settlement_twice_is_an_unknown_tag(
+    channel: Channel, open_channel: OPEN, clock: VirtualClock
+) -> None:
+    member = open_channel()
+    one_taken(channel, member, consume_timeout=1000)
+    clock.advance(1)
+    member.ack(1)
+    member.ack(1)
+    error = member.error()
+    assert (error.code, error.text) == (406, "PRECONDITION_FAILED - unknown delivery tag 1")
+
+
+def test_an_ack_of_several_settles_those_that_are_not_late(
+    channel: Channel, open_channel: OPEN, clock: VirtualClock, billing: Watched
+) -> None:
+    stream(channel)
+    member = join(open_channel(), consume_timeout=1000, delays="1h")
+    for number in range(4):
+        publish(channel, f"m{number}")
+        member.delivery()
+        clock.advance(0.4)
+    # 1.6 s: 0 and 1 are late, 2 and 3 are not
+    assert billing.in_flight() == 2
+    member.ack(3, multiple=True)
+    member.quiet()
+    assert billing.in_flight() == 1
+    assert billing.at(lambda each: sorted(each.progress.postponed.ranges())) == [(0, 2)]
+
+
+def test_an_ack_of_several_up_to_a_late_one_settles_those_before(
+    channel: Channel, open_channel: OPEN, clock: VirtualClock, billing: Watched
+) -> None:
+    stream(channel)
+    publish(channel, *numbered(2))
+    one = open_channel()
+    join(one, tag="one", group="one", consume_timeout=0)
+    one.deliveries(2)
+    join(one, tag="two", group="two", consume_timeout=1000, delays="1h")
+    one.deliveries(2)
+    clock.advance(1)
+    one.ack(4, multiple=True)
+    one.quiet()
+    assert Watched(billing.broker, group="one").lag() == 0
+    assert (
+        Watched(billing.broker, group="two").lag(),
+        Watched(billing.broker, group="two").stale_acks(),
+    ) == (2, 2)
+
+
+# the last attempt
+
+
+@pytest.mark.parametrize("mode", ["concurrent", "orderly"])
+def test_after_the_last_attempt_it_is_a_dead_letter_that_tells_its_story(
+    channel: Channel, open_channel: OPEN, clock: VirtualClock, billing: Watched, mode: str
+) -> None:
+    stream(channel)
+    other = channel.client.channel().confirm_select()
+    other.publish_confirmed("s", "a", headers={"mine": "kept"}, message_id="m", expiration="5000")
+    member = join(open_channel(), mode=mode, max_reconsume=2)
+    for tag in (1, 2, 3):
+        assert received(member, 1) == [0]
+        send_back(member, tag, 1000, **{"x-error": f"failure {tag}"})
+        member.quiet()
+        clock.advance(1)
+    letter = dead_letter(channel)
+    assert letter is not None
+    story = {key: value for key, value in letter.headers.items() if "-death" not in key}
+    assert story == {
+        "mine": "kept",
+        "x-group": "billing",
+        "x-group-subject": "s",
+        "x-stream": "s",
+        "x-stream-offset": 0,
+        "x-attempts": 3,
+        "x-error": "failure 3",
+    }
+    deaths = [(death["queue"], death["reason"], death["count"]) for death in letter.headers["x-death"]]
+    assert deaths == [("s", "delivery_limit", 1)]
+    assert (letter.text, letter.properties.message_id) == ("a", "m")
+    assert letter.properties.expiration is None
+    assert (billing.watermark(), billing.lag(), member.quiet()) == (1, 0, [])
+
+
+def test_a_reject_makes_a_dead_letter_at_once(channel: Channel, open_channel: OPEN, billing: Watched) -> None:
+    member = open_channel()
+    one_taken(channel, member, count=3)
+    member.reject(2, requeue=False)
+    member.quiet()
+    letter = dead_letter(channel)
+    assert letter is not None
+    assert (letter.headers["x-stream-offset"], letter.headers["x-attempts"]) == (1, 1)
+    assert letter.headers["x-error"] == "rejected by its member"
+    assert letter.headers["x-death"][0]["reason"] == "rejected"
+    assert billing.lag() == 2
+    assert dead_letter(channel) is None
+
+
+def test_a_dead_letter_is_gone_for_its_group_only(channel: Channel, open_channel: OPEN) -> None:
+    member = open_channel()
+    one_taken(channel, member)
+    member.reject(1, requeue=False)
+    synced(member)
+    assert offsets(join(open_channel(), group="other").quiet()) == [0]
+
+
+def test_with_no_limit_it_comes_for_ever(channel: Channel, open_channel: OPEN, clock: VirtualClock) -> None:
+    member = open_channel()
+    one_taken(channel, member, max_reconsume=-1, delays="0s")
+    for count in range(1, 50):
+        member.nack(count)
+        assert member.delivery().delivery_count == count
+
+
+def test_a_lower_limit_holds_for_what_has_come_back_more_often(
+    channel: Channel, open_channel: OPEN, clock: VirtualClock, billing: Watched
+) -> None:
+    member = open_channel()
+    one_taken(channel, member, max_reconsume=10, delays="1s")
+    for tag in (1, 2, 3):
+        member.nack(tag)
+        member.quiet()
+        if tag < 3:
+            clock.advance(1)
+            member.delivery()
+    billing.change(max_reconsume=2)
+    clock.advance(1)
+    assert member.quiet() == []
+    letter = dead_letter(channel)
+    assert letter is not None
+    assert letter.headers["x-attempts"] == 3
+
+
+def test_a_dead_letter_survives_a_crash_and_the_message_does_not_come_again(
+    channel: Channel, open_channel: OPEN, broker: Broker
+) -> None:
+    member = open_channel()
+    one_taken(channel, member)
+    member.reject(1, requeue=False)
+    synced(member)
+    broker.crash()
+    broker.start()
+    assert join(open_channel()).quiet() == []
+    letter = dead_letter(open_channel())
+    assert letter is not None
+    assert letter.headers["x-group"] == "billing"
+
+
+def test_the_queue_of_dead_letters_is_made_with_the_first_one(
+    channel: Channel, open_channel: OPEN, broker: Broker
+) -> None:
+    member = open_channel()
+    one_taken(channel, member)
+    assert "%DLQ%billing" not in broker.server.broker.vhosts["/"].queues
+    member.reject(1, requeue=False)
+    member.quiet()
+    assert broker.depth("%DLQ%billing") == 1

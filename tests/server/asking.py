@@ -1,0 +1,97 @@
+"""Requests of bulk readers and writers to a broker in memory, without a Flight process: it may crash."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from random import Random
+from threading import Event
+from typing import Any
+
+import pika
+
+from leveret.amqp.properties import encode
+from leveret.broker.streams.stream import Stream
+from leveret.flight import actions
+from leveret.flight.tickets import StageDescriptor
+from leveret.server.flight.answers import Answers
+from leveret.testing.broker import Broker
+
+WRITER = "writer"
+WAIT_S = 20.0
+
+
+class Asking:
+    """`asking(actions.Locate(...))`, also after a crash; the streams are `s0`, `s1` … of topic `s`."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self._answers: Answers | None = None
+
+    def __call__(self, request: actions.Request, user: str = "guest") -> Any:
+        return self._durably(lambda answers: answers.to(user, request))
+
+    def stage(self, batch: int, rows: Sequence[bytes], *, key: str = "s0", stage: str = "task") -> Any:
+        """Rows for one stream, hidden."""
+        header = encode({"delivery_mode": 2}, 0)[12:]
+        made = [(b"", key.encode(), b"\0\x3c\0\0" + len(row).to_bytes(8) + header, row) for row in rows]
+        descriptor = StageDescriptor("/", WRITER, batch, stage, 3600.0)
+        return self._durably(lambda answers: answers.stage("guest", descriptor, made))
+
+    def _durably(self, do: Callable[[Answers], Any]) -> Any:
+        """As the endpoint does it: in a turn, and an answer leaves when what it says is durable."""
+        server, durable = self.broker.server, Event()
+        if self._answers is None:
+            self._answers = Answers(server.broker)
+        answers = self._answers
+
+        def in_a_turn() -> Any:
+            server.turns.begin()
+            answer = do(answers)
+            server.broker.when_durable(durable.set)
+            return answer
+
+        answer = self.broker.call(in_a_turn)
+        assert durable.wait(WAIT_S)
+        return answer
+
+    def crash(self, power_loss: Random | None = None) -> None:
+        """As `kill -9` would, or a power loss."""
+        self.broker.crash(power_loss)
+        self.broker.start()
+        self._answers = None
+
+    def declare(self, count: int, **arguments: Any) -> None:
+        """The topic with so many streams."""
+        given = {"x-queue-type": "stream"} | {key.replace("_", "-"): arguments[key] for key in arguments}
+
+        def make(channel: Any) -> None:
+            channel.exchange_declare("s", "x-consistent-hash", durable=True)
+            for number in range(count):
+                channel.queue_declare(f"s{number}", durable=True, arguments=given)
+                channel.queue_bind(f"s{number}", "s", "1")
+
+        self.on_channel(make)
+
+    def publish(self, *rows: bytes, key: str = "s0") -> None:
+        """All are confirmed when this returns."""
+
+        def confirmed(channel: Any) -> None:
+            channel.confirm_delivery()
+            for row in rows:
+                channel.basic_publish("", key, row)
+
+        self.on_channel(confirmed)
+
+    def on_channel(self, do: Callable[[Any], object]) -> None:
+        connection = pika.BlockingConnection(pika.URLParameters(self.broker.url))
+        do(connection.channel())
+        connection.close()
+
+    def stream(self, name: str = "s0") -> Stream:
+        found = self.broker.server.broker.vhosts["/"].queues[name]
+        assert isinstance(found, Stream)
+        return found
+
+    def lag(self, query: str = "q", subject: str = "s0") -> int:
+        groups = self.broker.server.broker.vhosts["/"].groups
+        return self.broker.call(lambda: groups.get(subject, query).lag)

@@ -1,0 +1,214 @@
+"""What readers of streams and topics are answered: without a Flight process, on a broker that may crash."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pika
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leveret.broker.accounts import hash_password
+from leveret.broker.definitions import PermissionRow, UserRow
+from leveret.flight import actions
+from leveret.flight.actions import At
+from leveret.flight.tickets import unpack_ranges
+from leveret.server.flight import shares
+from leveret.testing.broker import Broker
+from leveret.testing.clock import VirtualClock
+from tests.server.asking import Asking
+
+S = ("/", "s0", False)
+FIVE = [b"%d" % number for number in range(5)]
+
+
+@pytest.fixture
+def ask() -> Iterator[Asking]:
+    """With a stream `s0` that keeps messages for a minute."""
+    with Broker(clock=VirtualClock()) as broker:
+        asking = Asking(broker)
+        asking.declare(1, x_max_age="60s")
+        yield asking
+
+
+def retire(ask: Asking) -> None:
+    ask.broker.clock.advance(3600)
+    ask.broker.wait_until(lambda: not ask.stream().ready, "all that may go is gone")
+
+
+def followed(ask: Asking, query: str = "q", at: At = At("first")) -> int:  # noqa: B008  (frozen)
+    return ask(actions.Follow(*S, query=query, at=at)).epoch
+
+
+def advanced(ask: Asking, epoch: int, offset: int, query: str = "q", **more: Any) -> Any:
+    return ask(actions.Advance(*S, query=query, epoch=epoch, offsets={"s0": offset}, **more))
+
+
+def test_a_gap_in_the_numbers_after_a_crash_is_no_loss(ask):
+    ask.publish(*FIVE)
+    epoch = followed(ask)
+    advanced(ask, epoch, 5)
+    retire(ask)
+    ask.crash()
+    ask.publish(b"x", b"y")
+    (stretch,) = advanced(ask, epoch, 5).stretches
+    assert stretch.stop - 2 > stretch.start == 5
+    assert stretch.gone_below == 5
+    (part,) = ask(actions.Cover(*S, query="q", epoch=epoch, spans={"s0": (5, stretch.stop)})).parts
+    assert unpack_ranges(part.ranges) == [(stretch.stop - 2, stretch.stop)]
+
+
+def test_what_is_too_old_is_lost_also_where_somebody_else_keeps_its_file(ask):
+    ask.publish(*FIVE)
+    followed(ask)
+    connection = pika.BlockingConnection(pika.URLParameters(ask.broker.url))
+    channel = connection.channel()
+    channel.basic_qos(prefetch_count=1)
+    channel.basic_consume("s0", lambda *_: None, arguments={"x-group": "slow"})
+    retire(ask)
+    assert ask.stream().log.first == 0
+    (place,) = ask(actions.Locate(*S, at=At("first"))).places
+    assert (place.offset, place.gone_below) == (5, 5)
+    assert ask(actions.Follow(*S, query="late", at=At("offset", 2))).kind == "gone"
+    connection.close()
+
+
+def test_aborted_rows_that_retention_takes_are_no_loss(ask):
+    epoch = followed(ask)
+    ask.stage(0, [b"a", b"b"])
+    ask(actions.Abort("/", "writer", 0, []))
+    ask.broker.clock.advance(3600)
+    ask.broker.wait_until(lambda: ask.stream().log.first == 2, "the file is gone")
+    ask.publish(b"x")
+    (stretch,) = advanced(ask, epoch, 0).stretches
+    assert (stretch.start, stretch.stop, stretch.gone_below) == (0, 3, 0)
+
+
+def test_an_abort_settles_for_groups_what_they_have_not_skipped_or_lost(ask):
+    followed(ask)
+    group = ask.broker.server.broker.vhosts["/"].groups.get("s0", "q")
+    ask.stage(0, [b"a", b"b", b"c"])
+    partition = group.partitions["s0"]
+    ask.broker.call(lambda: partition.skip(1, who=b"me", why=b"a test"))
+    assert group.lag == 2
+    assert ask(actions.Abort("/", "writer", 0, [])) == actions.Done()
+    assert (group.lag, ask.stream().hidden, ask.stream().ready) == (0, 0, 0)
+    ask.crash()
+    group = ask.broker.server.broker.vhosts["/"].groups.get("s0", "q")
+    assert (group.lag, ask.stream().ready) == (0, 0)
+
+
+def test_a_stage_that_expires_lets_readers_go_on(ask):
+    received = []
+    ask.stage(0, [b"a"])
+    ask.publish(b"x")
+    connection = pika.BlockingConnection(pika.URLParameters(ask.broker.url))
+    channel = connection.channel()
+    channel.basic_qos(prefetch_count=5)
+    arguments = {"x-stream-offset": "first"}
+    channel.basic_consume("s0", lambda *found: received.append(found[3]), arguments=arguments)
+    connection.process_data_events(0)
+    assert received == []
+    ask.broker.clock.advance(3601)
+    while not received:
+        connection.process_data_events(10)
+    assert received == [b"x"]
+    connection.close()
+
+
+def test_an_older_run_is_refused_also_after_a_crash(ask):
+    ask.publish(*FIVE[:3])
+    first, second = followed(ask), followed(ask)
+    assert advanced(ask, first, 0).kind == "fenced"
+    ask.crash()
+    assert advanced(ask, second, 3).ready == 0
+    assert advanced(ask, first, 0).kind == "fenced"
+    assert followed(ask) > second
+    assert advanced(ask, second, 3).kind == "fenced"
+
+
+def test_progress_never_moves_back(ask):
+    ask.publish(*FIVE)
+    epoch = followed(ask)
+    advanced(ask, epoch, 4, settle_only=True)
+    advanced(ask, epoch, 2, settle_only=True)
+    group = ask.broker.server.broker.vhosts["/"].groups.get("s0", "q")
+    assert group.lag == 1
+
+
+def test_a_query_reads_what_its_user_may_read(ask):
+    def add() -> None:
+        accounts = ask.broker.server.broker.accounts
+        accounts.put(UserRow("rita", hash_password(b"secret", b"salt")))
+        accounts.permit(PermissionRow("/", "rita", "^$", "^$", "^r"))
+
+    ask.broker.call(add)
+    refused = ask(actions.Locate(*S, at=At("first")), "rita")
+    assert (refused.code, refused.text) == (403, "access to queue 's0' in vhost '/' refused for user 'rita'")
+    assert ask(actions.Locate("other", "s0", False, At("first"))).code == 404
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        actions.Advance(*S, query="q", epoch=1, offsets={"s0": -1}),
+        actions.Advance(*S, query="q", epoch=1, offsets={}, max_messages=0),
+        actions.Cover(*S, query="q", epoch=1, spans={"s0": (-5, 3)}),
+        actions.Locate(*S, at=At("noon")),
+    ],
+)
+def test_what_makes_no_sense_is_no_request(request_):
+    with pytest.raises(msgspec.ValidationError):
+        actions.decode_request(actions.encode(request_))
+
+
+def test_spans_and_stops_may_be_empty_or_beyond_what_is_there(ask):
+    ask.publish(*FIVE)
+    epoch = followed(ask)
+    (stretch,) = advanced(ask, epoch, 5, stops={"s0": 2}).stretches
+    assert (stretch.start, stretch.stop) == (5, 5)
+    (part,) = ask(actions.Cover(*S, query="q", epoch=epoch, spans={"s0": (4, 2)})).parts
+    assert part.messages == 0
+    assert ask(actions.Cover(*S, query="q", epoch=epoch, spans={"s0": (0, 99)})).kind == "gone"
+    assert ask(actions.Cover(*S, query="q", epoch=epoch, spans={"s9": (0, 1)})).kind == "gone"
+
+
+def test_a_stream_has_no_leases(ask):
+    for request in (
+        actions.Open("/", "s0", "q", 60.0),
+        actions.Lease("/", "s0", "q", 1, 0),
+        actions.Plan("/", "s0", "q", 1, 0, 1),
+        actions.Release("/", "s0", "q"),
+        actions.Snapshot("/", "s0"),
+    ):
+        refused = ask(request)
+        assert (
+            refused.text == "queue 's0' in vhost '/' is a stream, which has no leases: it is read by offset"
+        )
+        assert refused.hint == "Use option stream."
+
+
+counts = st.lists(st.integers(0, 20), max_size=6)
+
+
+@given(counts, st.integers(0, 60), st.integers(0, 9))
+def test_shares_are_fair(available, limit, turn):
+    found = shares.by_count(available, limit, turn=turn)
+    assert sum(found) == min(limit, sum(available))
+    for mine, had in zip(found, available, strict=True):
+        assert mine <= had
+        assert mine == had or all(other <= mine + 1 for other in found)
+
+
+@given(st.lists(st.lists(st.integers(0, 9), max_size=6), max_size=5), st.integers(1, 60), st.integers(0, 9))
+def test_shares_in_bytes_keep_the_limit_but_for_a_first_message(sizes, limit, turn):
+    found = shares.by_bytes([iter(each) for each in sizes], limit, turn=turn)
+    used = sum(sum(each[:mine]) for each, mine in zip(sizes, found, strict=True))
+    assert used <= limit or sum(found) == 1
+    if any(sizes):
+        assert sum(found) >= 1
+    for mine, each in zip(found, sizes, strict=True):
+        assert mine == len(each) or used + each[mine] > limit
