@@ -28,8 +28,7 @@ from bench.streams import Stall
 STREAM, GROUP, NEW = "stream", "holes", "new"
 SHAPE = Shape(keys=(STREAM,))
 PREFETCH_MAX = 65_535
-HELD = 62_000
-"""By one member before the next one joins."""
+MEMBERS = 16
 BLOCK = 50_000
 STALL_S = 60.0
 SPAN = 100_000_000
@@ -56,6 +55,8 @@ class Holes:
         self.broker = broker
         self.holes = holes
         self.delayed = self.in_flight = holes // 10
+        self.share = min(PREFETCH_MAX - 1, holes // MEMBERS)
+        """What one member holds before the next one joins."""
         self.block = min(BLOCK, holes // 10)
         self.load = make_load(SHAPE, holes // 5)
         self.published = 0
@@ -75,10 +76,10 @@ class Holes:
         while came < self.published:
             holder = Holder(self.join(GROUP, prefetch=PREFETCH_MAX, start=0))
             self.holders.append(holder)
-            came = self.dig_with(holder, came, stop=self.published)
+            came = self.dig_with(holder, came, stop=self.published, share=self.share)
 
-    def dig_with(self, holder: Holder, came: int, *, stop: int) -> int:
-        """Until it holds enough, or this offset is reached; returns how far it came."""
+    def dig_with(self, holder: Holder, came: int, *, stop: int, share: int) -> int:
+        """Until it holds its share, or this offset is reached; returns how far it came."""
         member = holder.member
         leaving = False
         with readiness(member) as wait:
@@ -89,7 +90,7 @@ class Holes:
                 came += len(found)
                 member.ack(each.tag for each in found if each.offset % 2)
                 holder.held += [each.tag for each in found if not each.offset % 2]
-                if not leaving and (len(holder.held) > HELD or came >= stop):
+                if not leaving and (len(holder.held) > share or came >= stop):
                     member.cancel()
                     leaving = True
             while member.wants_to_send:
@@ -191,7 +192,7 @@ class Holes:
         """The same by a group that is made for it, and has the holes of this block only."""
         try:
             holder = Holder(self.join(NEW, prefetch=PREFETCH_MAX, start=first))
-            self.dig_with(holder, first, stop=first + 2 * self.block)
+            self.dig_with(holder, first, stop=first + 2 * self.block, share=self.block)
             holder.member.socket.close()
             self.wait_for("in_flight", 0, group=NEW)
             return self.take_block(NEW, first=first, step=2)

@@ -20,8 +20,7 @@ from leveret.storage.offsets import Range
 from leveret.storage.progress import Progress
 
 LIMIT_S = 300.0
-HELD_AT_MOST = 60_000
-"""By one channel: a prefetch has 16 bits."""
+CHANNELS = 16
 LOST = b"its member was lost"
 SENT_BACK = b"sent back by its member"
 DELAY_US = 3_600_000_000
@@ -36,6 +35,7 @@ class State:
     def __init__(self, holes: int) -> None:
         self.progress = Progress()
         self.progress.extend(0, 2 * holes, [])
+        self.share = 2 * holes // CHANNELS
         self.channels: list[Unacked[int]] = []
         self.waited: list[deque[Waited]] = []
         self.now_us = 1_700_000_000_000_000
@@ -45,7 +45,7 @@ class State:
         while count > 0:
             self.channels.append(Unacked())
             self.waited.append(deque())
-            share = min(count, 2 * HELD_AT_MOST)
+            share = min(count, self.share)
             self._take(self.channels[-1], self.waited[-1], share, batch)
             count -= share
 

@@ -78,6 +78,14 @@ class Traffic:
 
     # events
 
+    def wait_until_busy(self) -> None:
+        """The one that would go next holds something."""
+        deadline = time.perf_counter() + DRAIN_S
+        while not self.workers[0].held:
+            self.run(0.0)
+            if time.perf_counter() > deadline:
+                raise Stall("nothing is delivered any more")
+
     def join(self) -> None:
         member = Member(self.broker.connect(), SHAPE, self.load)
         group: Arguments = {"x-group": self.mode, "x-group-mode": self.mode, "x-group-start": "last"}
@@ -230,6 +238,8 @@ def of_mode(broker: GroupBroker, mode: str, rounds: int) -> list[tuple[str, Meas
 
 
 def of_event(traffic: Traffic, event: str) -> Measured:
+    """In the middle of work: whoever goes has something that is not acked yet."""
+    traffic.wait_until_busy()
     before = traffic.duplicates
     began = time.perf_counter()
     in_flight = 0

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 import leveret.client
-from leveret.client import App, Binding, Connection, Exchange, Hooks, Publisher, Queue, Topology
+from leveret.client import App, Binding, Connection, Exchange, Hooks, Publisher, Queue, Topology, topic
 from leveret.client.counters import ListenerCounters, PublisherCounters
 from leveret.client.errors import ClientError
 from leveret.client.receipt import Status
@@ -29,7 +29,7 @@ from leveret.testing.broker import Broker
 ROOT = Path(__file__).parents[1]
 GUIDE = ROOT / "docs" / "guide"
 SOURCES = ROOT / "src" / "leveret" / "client"
-PAGES = ("client.md", "publishing.md", "consuming.md")
+PAGES = ("client.md", "publishing.md", "consuming.md", "groups.md")
 URL = "amqp://guest:guest@localhost/"
 LIMIT_S = 30.0
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -41,6 +41,8 @@ TOPOLOGY = Topology(
     Exchange("shop", "topic"),
     Binding("shop", "orders", "order.#"),
 )
+TOPOLOGIES = {"groups.md": Topology(topic("orders", partitions=8, max_age="7D"))}
+"""Of pages that need another one."""
 
 
 def text_of(page: str) -> str:
@@ -63,7 +65,10 @@ async def see_it_work(app: App) -> None:
     """Each of its handlers gets a message, and has nothing against it."""
     async with app:
         for listener in app.listeners:
-            (await app.publisher.publish({"id": 1}, listener.queue)).check()
+            if listener.health().group is None:
+                (await app.publisher.publish({"id": 1}, listener.queue)).check()
+            else:
+                (await app.publisher.publish({"id": 1}, "key", exchange=listener.queue)).check()
         while not all(listener.counters.acked or listener.counters.failed for listener in app.listeners):
             await asyncio.sleep(0.01)
         assert not any(listener.counters.failed for listener in app.listeners)
@@ -74,7 +79,8 @@ async def run_page(page: str, broker: Broker) -> int:
     module = types.ModuleType(f"guide_{page.removesuffix('.md')}")  # where annotations are looked up
     names = vars(module)
     blocks = BLOCK.findall(text_of(page))
-    async with Connection(broker.url, topology=TOPOLOGY) as connection, Publisher(connection) as publisher:
+    topology = TOPOLOGIES.get(page, TOPOLOGY)
+    async with Connection(broker.url, topology=topology) as connection, Publisher(connection) as publisher:
         for block in blocks:
             app = App(broker.url)
             names.update(connection=connection, publisher=publisher, app=app)

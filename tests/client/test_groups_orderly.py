@@ -187,6 +187,7 @@ async def test_after_a_seek_a_partition_waits_for_the_handler_that_still_runs(le
         go.set()
         await calls.reach(8)
         await group.until_done()
+        assert group.see(lambda found: found.stale_acks) == 1
     assert calls[1:4] == [("ends", 0), ("begins", 2), ("ends", 2)]
 
 

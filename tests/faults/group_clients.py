@@ -38,10 +38,25 @@ _ANSWERS = (
     commands.Basic.ConsumeOk,
     commands.Basic.CancelOk,
     commands.Confirm.SelectOk,
+    commands.Tx.SelectOk,
+    commands.Tx.CommitOk,
+    commands.Tx.RollbackOk,
     commands.Exchange.DeclareOk,
     commands.Queue.DeclareOk,
     commands.Queue.BindOk,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A settlement: `ack`, `nack` (back), `reject` (not again), or `delay`, which is back as it is wished."""
+
+    tag: int
+    place: tuple[str, int]
+    how: str
+    delay_ms: int = 0
+    counted: bool = True
+    error: str = ""
 
 
 @dataclass(eq=False)
@@ -58,6 +73,9 @@ class Member:
     """What it was given and has not settled: (partition, offset)."""
     consumers: dict[int, str] = field(default_factory=dict)
     """By which consumer."""
+    transactional: bool = False
+    buffered: list[Wanted] = field(default_factory=list)
+    """What it has asked for and not committed."""
 
     @property
     def name(self) -> str:
@@ -239,14 +257,18 @@ class Bench:
 
     # what members do
 
-    def join(self, prefetch: int, *, beside: Member | None = None, **settings: Any) -> Member:
+    def join(
+        self, prefetch: int, *, beside: Member | None = None, transactional: bool = False, **settings: Any
+    ) -> Member:
         """A member on a connection of its own, or on a channel `beside` another."""
         self.broker.begin_turn()
         wire = self._wire() if beside is None else beside.wire
         number = 1 + sum(each.wire is wire for each in self.members)
-        member = Member(wire, number)
+        member = Member(wire, number, transactional=transactional)
         self.members.append(member)
         wire.send(member.number, commands.Channel.Open())
+        if transactional:
+            wire.send(member.number, commands.Tx.Select())
         self.rejoin(member, prefetch, **settings)
         return member
 
@@ -293,24 +315,37 @@ class Bench:
         self.members = [member for member in self.members if member.wire is not wire]
         return gone
 
-    def settle(self, member: Member, tag: int, how: str, *, multiple: bool = False) -> list[int]:
-        """`ack`, `nack` (back) or `reject` (not again); the tags that this is about."""
+    def settle(self, member: Member, tag: int, how: str, *, multiple: bool = False) -> list[Wanted]:
+        """One delivery, or all up to it; what is asked for takes effect now or with a commit."""
         self.broker.begin_turn()
         if how == "ack":
             method = commands.Basic.Ack(delivery_tag=tag, multiple=multiple)
         else:
             method = commands.Basic.Nack(delivery_tag=tag, multiple=multiple, requeue=how == "nack")
         member.wire.send(member.number, method)
-        about = [each for each in member.tags if each <= tag or not tag] if multiple else [tag]
-        for each in about:
-            del member.tags[each]
-        return about
+        about = [each for each in member.tags if each <= tag] if multiple else [tag]
+        return self._asked(member, [Wanted(each, member.tags.pop(each), how) for each in about])
 
-    def send_back(self, member: Member, tag: int, delay_ms: int, *, counted: bool, error: str) -> None:
+    def send_back(
+        self, member: Member, tag: int, delay_ms: int, *, counted: bool, error: str
+    ) -> list[Wanted]:
+        """With a delay of the member's choice."""
         self.broker.begin_turn()
         wish = {"x-delivery-tag": tag, "x-delay": delay_ms, "x-counted": counted, "x-error": error}
         member.wire.publish(member.number, "", "amq.leveret.requeue", [({"headers": wish}, b"")])
-        del member.tags[tag]
+        return self._asked(member, [Wanted(tag, member.tags.pop(tag), "delay", delay_ms, counted, error)])
+
+    def _asked(self, member: Member, wanted: list[Wanted]) -> list[Wanted]:
+        if member.transactional:
+            member.buffered += wanted
+        return wanted
+
+    def end_transaction(self, member: Member, *, commit: bool) -> list[Wanted]:
+        """What it was about; after a rollback the member may ask for it again."""
+        self.broker.begin_turn()
+        member.wire.send(member.number, commands.Tx.Commit() if commit else commands.Tx.Rollback())
+        wanted, member.buffered = member.buffered, []
+        return wanted
 
     # inside
 
@@ -323,6 +358,7 @@ class Bench:
         for wire in {id(each.wire): each.wire for each in self.members}.values():
             for frame in wire.received():
                 self._take(wire, frame)
+            wire.connection.out_bytes = 0  # all of it was read
         for frame in self.operator.received():
             method = frame.method
             if isinstance(method, commands.Basic.Ack):

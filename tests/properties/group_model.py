@@ -51,6 +51,8 @@ class Flight(NamedTuple):
     member: str
     tag: int
     since_us: int
+    buffered: bool = False
+    """Its settlement waits for a commit; it has no deadline meanwhile."""
 
 
 class Letter(NamedTuple):
@@ -138,6 +140,14 @@ class GroupModel:
             assert cell.sent_back or offset < limit, f"{place} is beyond the span that ends at {limit}"
         self.flights[place] = flight
 
+    def buffered(self, place: Place, member: str, tag: int, *, on: bool) -> bool:
+        """A settlement waits for a commit, or no longer; False when the delivery is nobody's by now."""
+        flight = self.flights.get(place)
+        if flight is None or (flight.member, flight.tag) != (member, tag):
+            return False
+        self.flights[place] = flight._replace(buffered=on)
+        return True
+
     def acked(self, place: Place, member: str, tag: int) -> None:
         if self._holds(place, member, tag):
             del self.flights[place], self.cells[place]
@@ -169,9 +179,12 @@ class GroupModel:
         if self.rules.orderly or not timeout_us:
             return
         error = f"no answer within {self.rules.timeout_ms} ms"
-        for place in [
-            each for each, flight in self.flights.items() if flight.since_us + timeout_us <= now_us
-        ]:
+        late = [
+            place
+            for place, flight in self.flights.items()
+            if flight.since_us + timeout_us <= now_us and not flight.buffered
+        ]
+        for place in late:
             self._return(place, error, now_us=now_us, by_table=True)
 
     def buried(self, place: Place) -> None:
@@ -187,13 +200,13 @@ class GroupModel:
         assert not self.cells.pop(place).sent_back, f"{place} was sent back, and retention took it"
 
     def skipped(self, place: Place) -> None:
-        self.flights.pop(place, None)
+        self._void(place)
         del self.cells[place]
 
     def sought(self, partition: str, visible: Iterable[int]) -> None:
         """All is forgotten but that these are to be delivered."""
         for place in [place for place in self.cells if place[0] == partition]:
-            self.flights.pop(place, None)
+            self._void(place)
             del self.cells[place]
         for offset in visible:
             self.cells[partition, offset] = Cell()
@@ -211,6 +224,11 @@ class GroupModel:
         self.flights.clear()
 
     # inside
+
+    def _void(self, place: Place) -> None:
+        """Whoever has it, has it no more; a settlement that waits for a commit is too late already."""
+        flight = self.flights.pop(place, None)
+        self.stale += flight is not None and flight.buffered
 
     def _holds(self, place: Place, member: str, tag: int) -> bool:
         """Whether that delivery is still its own; else the settlement is refused, and counted."""

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 from leveret.amqp.properties import headers_of
 from leveret.broker.groups.partition import Partition
-from tests.faults.group_clients import AGE_S, Bench, Delivery, Member
-from tests.properties.group_model import Flight, GroupModel, Letter, Place, Rules
+from tests.faults.group_clients import AGE_S, Bench, Delivery, Member, Wanted
+from tests.properties.group_model import Flight, GroupModel, Letter, Rules
 
 T = TypeVar("T")
 
@@ -25,6 +25,7 @@ WEIGHTS = {
     "publish": 6,
     "pass_time": 6,
     "send_back": 3,
+    "end_transaction": 3,
     "change": 3,
     "join": 2,
     "rejoin": 1,
@@ -42,7 +43,7 @@ WEIGHTS = {
 MOMENTS_US = (1, 999, 10_000, 400_000, 1_000_000, 2_000_000, 20_000_000, 61_000_000)
 CHANGES: Sequence[tuple[str, str, Any]] = (
     *(("span", "max_span", span) for span in (1, 2, 6)),
-    *(("timeout_ms", "consume_timeout_ms", timeout) for timeout in (0, 1, 1000, 1000, 60_000)),
+    *(("timeout_ms", "consume_timeout_ms", timeout) for timeout in (0, 400, 1000, 1000, 60_000)),
     *(("limit", "max_reconsume", limit) for limit in (-1, 0, 1, 3)),
     *(("delays_ms", "delays", delays) for delays in ((0,), (1000,), (10, 2000), (500, 500, 60_000))),
     *(("paused", "paused", paused) for paused in (True, False, False)),
@@ -64,8 +65,8 @@ class GroupWalk:
         )
         self.ages = ages
         self.model = GroupModel(Rules(orderly=orderly))
-        self.times_us: dict[Place, int] = {}
-        """When each message came."""
+        self.ends_us: dict[str, list[tuple[int, int]]] = {}
+        """When each stream was how long."""
         self.quiet = True
         """Whether nothing waits for a sync."""
         self.done: Counter[str] = Counter()
@@ -91,6 +92,8 @@ class GroupWalk:
     # what the bench tells
 
     def _turned(self) -> None:
+        for name, stream in self.bench.streams.items():
+            self.ends_us.setdefault(name, []).append((self.bench.clock_us, stream.log.next))
         self._note_appended()
         for partition in self.bench.partitions.values():
             self._take_out_gone(partition)
@@ -114,8 +117,6 @@ class GroupWalk:
         for name, partition in self.bench.partitions.items():
             new = self._visible(partition, self.model.ends.get(name, 0))
             self.model.appended(name, new, partition.log.next)
-            for offset in new:
-                self.times_us.setdefault((name, offset), self.bench.clock_us)
 
     def _visible(self, partition: Partition, start: int) -> list[int]:
         end = partition.log.next
@@ -153,7 +154,7 @@ class GroupWalk:
         if len(others) >= 4:
             return self.leave(one, two)
         beside = others[one % len(others)] if others and two % 2 else None
-        self.bench.join(1 + two % 5, beside=beside, **self._given())
+        self.bench.join(1 + two % 5, beside=beside, transactional=two % 3 == 2, **self._given())
         return True
 
     def rejoin(self, one: int, two: int) -> bool:
@@ -202,16 +203,9 @@ class GroupWalk:
         if chosen is None:
             return self.join(one, two) if not self._joined else self.publish(one, two)
         member, tag = chosen
-        places = dict(member.tags)
         how = ("ack", "ack", "nack", "ack", "nack", "reject", "ack")[(one + two) % 7]
-        for each in self.bench.settle(member, tag, how, multiple=two % 5 == 4):
-            if how == "ack":
-                self.model.acked(places[each], member.name, each)
-            elif how == "reject":
-                self.model.rejected(places[each], member.name, each)
-            else:
-                self.model.sent_back(places[each], member.name, each, self.bench.clock_us)
         self.done[how] += 1
+        self._asked(member, self.bench.settle(member, tag, how, multiple=two % 5 == 4))
         return True
 
     def send_back(self, one: int, two: int) -> bool:
@@ -219,12 +213,44 @@ class GroupWalk:
         if chosen is None:
             return False
         member, tag = chosen
-        place = member.tags[tag]
         delay_ms, counted, error = (0, 1, 5000)[one % 3], two % 3 > 0, ("", "out of paper")[two % 2]
-        self.bench.send_back(member, tag, delay_ms, counted=counted, error=error)
-        due_us = self.bench.clock_us + 1000 * delay_ms if delay_ms else 0
-        self.model.postponed(place, member.name, tag, due_us, counted=counted, error=error)
+        self._asked(member, self.bench.send_back(member, tag, delay_ms, counted=counted, error=error))
         return True
+
+    def end_transaction(self, one: int, two: int) -> bool:
+        busy = [member for member in self.bench.members if member.buffered and self._is_open(member)]
+        if not busy:
+            return self.settle(one, two)
+        member = _pick(busy, one)
+        commit = two % 3 > 0
+        for wanted in self.bench.end_transaction(member, commit=commit):
+            if not self.model.buffered(wanted.place, member.name, wanted.tag, on=False):
+                continue
+            if commit:
+                self._settled(member, wanted)
+            else:
+                member.tags[wanted.tag] = wanted.place
+        self.done["commit" if commit else "rollback"] += 1
+        return True
+
+    def _asked(self, member: Member, wanted: Sequence[Wanted]) -> None:
+        for each in wanted:
+            if member.transactional:
+                self.model.buffered(each.place, member.name, each.tag, on=True)
+            else:
+                self._settled(member, each)
+
+    def _settled(self, member: Member, wanted: Wanted) -> None:
+        place, name, tag = wanted.place, member.name, wanted.tag
+        if wanted.how == "ack":
+            self.model.acked(place, name, tag)
+        elif wanted.how == "reject":
+            self.model.rejected(place, name, tag)
+        elif wanted.how == "nack":
+            self.model.sent_back(place, name, tag, self.bench.clock_us)
+        else:
+            due_us = self.bench.clock_us + 1000 * wanted.delay_ms if wanted.delay_ms else 0
+            self.model.postponed(place, name, tag, due_us, counted=wanted.counted, error=wanted.error)
 
     def pass_time(self, one: int, two: int) -> bool:
         self.bench.pass_time(_pick(MOMENTS_US, one), sync=two % 4 > 0)
@@ -297,6 +323,7 @@ class GroupWalk:
         self.bench.act(lambda: groups.delete(group))
         for member in self.bench.members:
             member.tags.clear()
+            member.buffered.clear()
         rules = self.model.rules
         self.model = GroupModel(replace(rules, paused=False), letters=self.model.letters)
         return True
@@ -355,8 +382,9 @@ class GroupWalk:
                 self.model.buried(place)
                 self.done["worn out"] += 1
                 continue
-            age_us = self.bench.clock_us - self.times_us[place]
             assert self.ages, f"{place} is gone, and nobody settled it"
+            since_us = next(at for at, end in self.ends_us[partition.name] if offset < end)
+            age_us = self.bench.clock_us - since_us
             assert age_us >= AGE_S * 1_000_000, f"retention took {place} after {age_us} us"
             self.model.expired(place)
             self.done["expired"] += 1
@@ -420,7 +448,7 @@ class GroupWalk:
         self.turn(hasty=False)
         member = self.bench.join(20)
         self.turn(hasty=False)
-        for _ in range(200):
+        for _ in range(200 + 2 * len(self.model.cells)):
             for tag, place in list(member.tags.items()):
                 self.bench.settle(member, tag, "ack")
                 self.model.acked(place, member.name, tag)

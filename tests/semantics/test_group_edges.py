@@ -177,7 +177,6 @@ def test_last_is_the_last_message_also_after_a_crash(
     assert offsets(reader.quiet()) == [2]
 
 
-@pytest.mark.xfail(strict=True, reason="reported")
 def test_an_old_delay_does_not_end_a_later_one(
     channel: Channel, open_channel: OPEN, clock: VirtualClock, billing: Watched
 ) -> None:
@@ -196,3 +195,19 @@ def test_an_old_delay_does_not_end_a_later_one(
     assert member.quiet() == []
     clock.advance(1)
     assert received(member, 1) == [0]
+
+
+@pytest.mark.xfail(strict=True, reason="reported")
+def test_a_commit_after_a_cancel_and_a_skip_is_no_error(
+    channel: Channel, open_channel: OPEN, billing: Watched
+) -> None:
+    stream(channel)
+    publish(channel, *numbered(2))
+    member = join(open_channel().tx_select())
+    member.deliveries(2)
+    member.ack(2, multiple=True)
+    member.cancel()
+    assert len(billing.at(lambda partition: list(partition.held()))) > 0
+    billing.skip(0)
+    member.tx_commit()
+    assert (billing.watermark(), billing.in_flight(), billing.stale_acks()) == (2, 0, 1)

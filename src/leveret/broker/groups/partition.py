@@ -103,7 +103,7 @@ class Partition(Feed):
     def forget_gone(self) -> None:
         """Seats of members that have left and hold nothing."""
         gone = [member for member in self.seats if member not in self.group.members]
-        holding = {run.holder for member in gone for run in member.channel.unacked} if gone else set()
+        holding = {run.holder for run in self.held()} if gone else set()
         for member in gone:
             if member.channel.closed or self.seats[member] not in holding:
                 del self.seats[member]
