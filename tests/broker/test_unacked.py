@@ -156,6 +156,15 @@ class Against(RuleBasedStateMachine):
             expected = [tag for tag in sorted(self.model) if start <= tag < stop]
             assert list(flat(self.unacked.within(start, stop))) == expected
             assert self.unacked.has_any(start, stop) == bool(expected)
+        for holder in "abc":
+            mine = {tag: entry for tag, entry in self.model.items() if entry[1] == holder}
+            assert flat(self.unacked.held_by((holder,))) == mine
+            for tag, entry in list(mine.items())[:3]:
+                found = self.unacked.find(entry[0], (holder,))
+                assert found is not None
+                assert found.offsets == (entry[0], entry[0] + 1)
+                assert self.model[found.start][:2] == entry[:2], tag
+        assert self.unacked.find(1 << 40, "abc") is None
 
 
 Against.TestCase.settings = settings(max_examples=150, stateful_step_count=30)

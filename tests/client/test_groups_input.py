@@ -87,7 +87,6 @@ def test_group_listeners_are_registered_before_the_start() -> None:
 def test_what_is_not_given_is_not_sent() -> None:
     assert Membership("billing").arguments() == {
         "x-group": "billing",
-        "x-group-mode": "concurrent",
         "x-group-start": "first",
     }
 
@@ -95,6 +94,7 @@ def test_what_is_not_given_is_not_sent() -> None:
 def test_everything_that_is_given_is_sent_in_the_brokers_words() -> None:
     member = Membership(
         "billing",
+        mode="concurrent",
         start="7D",
         max_span=10,
         consume_timeout_s=0.0001,

@@ -27,7 +27,7 @@ QUEUE = (
     claim(
         "x-max-length-bytes",
         SUPPORTED,
-        "Bodies are counted, properties are not.",
+        "Bodies are counted, properties are not. A stream counts its files, and lets whole ones go.",
         words="bytes_are_counted both_limits a_queue_that_is_too_long",
     ),
     claim(
@@ -73,10 +73,10 @@ QUEUE = (
     ),
     claim(
         "x-queue-type=stream",
-        LATER,
-        "Refused with 406 for now.",
+        SUPPORTED,
+        "A log that keeps what was read; any number of readers, each from where it likes, and groups.",
         "x-queue-type & stream",
-        words="arguments_of_streams",
+        words="declaring_a_stream readers_do_not_know everything_that_was_confirmed a_stream",
     ),
     claim(
         "x-delivery-limit",
@@ -110,7 +110,7 @@ QUEUE = (
     claim(
         "x-queue-leader-locator",
         IGNORED,
-        f"Quorum queues. {ONE_NODE}",
+        f"Quorum queues and streams. {ONE_NODE}",
         words="an_argument_without_effect inequivalent_arguments",
     ),
     claim(
@@ -121,21 +121,21 @@ QUEUE = (
     ),
     claim(
         "x-max-age",
-        LATER,
-        "Streams. Refused with 406 on other queues, as in RabbitMQ.",
-        words="arguments_of_streams",
+        SUPPORTED,
+        "Streams: what is older goes, file by file. Refused with 406 on other queues, as in RabbitMQ.",
+        words="declaring_a_stream what_is_too_old_goes a_reader_that_is_overtaken arguments_of_streams",
     ),
     claim(
         "x-stream-max-segment-size-bytes",
-        LATER,
-        "Streams. Refused with 406 on other queues, as in RabbitMQ.",
-        words="arguments_of_streams",
+        SUPPORTED,
+        "Streams: how large their files grow; without it, fitting for `x-max-length-bytes`.",
+        words="declaring_a_stream a_reader_that_begins_below what_is_too_much_goes arguments_of_streams",
     ),
     claim(
         "x-initial-cluster-size",
-        LATER,
-        "Streams. Refused with 406 on other queues, as in RabbitMQ.",
-        words="arguments_of_streams",
+        IGNORED,
+        f"Streams. {ONE_NODE}",
+        words="declaring_a_stream a_stream_takes arguments_of_streams",
     ),
     claim(
         "any other",
@@ -304,11 +304,70 @@ CONSUMER = (
     claim("x-credit", IGNORED, "RabbitMQ's AMQP 1.0 plugin uses it.", words="a_consumers_argument"),
     claim(
         "x-stream-offset",
-        LATER,
-        "Streams. Refused with 406 on other queues, as in RabbitMQ.",
-        words="a_stream_offset",
+        SUPPORTED,
+        "Streams: `first`, `last`, `next`, an offset, a timestamp, how long ago (`1h`). 406 on other queues.",
+        words="a_reader_begins_where_it_says reading_a_stream_from reading_what_comes_next a_stream_offset",
     ),
     claim("any other", IGNORED, "As in RabbitMQ.", "x-unheard-of & consume", words="a_consumers_argument"),
+)
+
+GROUPS = (
+    claim(
+        "x-group",
+        SUPPORTED,
+        "On a stream or a topic: its consumer is a member of this group. Acks are progress, nacks returns.",
+        "x-group",
+        words="groups_are_independent only_the_stuck_message progress_is_the_lowest",
+    ),
+    claim(
+        "x-group-mode",
+        SUPPORTED,
+        "`concurrent`, or `orderly`: one message of a partition at a time, and its owner's alone.",
+        "x-group & mode=orderly",
+        words="in_orderly_mode_there_is_one in_orderly_mode_a_failure",
+    ),
+    claim(
+        "x-group-start",
+        SUPPORTED,
+        "Where a new group begins: `first` (the default), `last`, an offset, a timestamp, or how long ago.",
+        "x-group & start=",
+        words="a_new_group_begins",
+    ),
+    claim(
+        "x-group-max-span",
+        SUPPORTED,
+        "How far deliveries may run ahead of the lowest message that is unsettled.",
+        "x-group & max_span=",
+        words="nothing_is_delivered_beyond the_span_can_be_changed",
+    ),
+    claim(
+        "x-group-consume-timeout",
+        SUPPORTED,
+        "When a delivery is taken back, in ms; 0: never.",
+        "x-group & consume_timeout=",
+        words="every_delivery_has_its_own a_timeout_counts a_shorter_timeout",
+    ),
+    claim(
+        "x-group-max-reconsume",
+        SUPPORTED,
+        "How often a message may come back before it is a dead letter, in `%DLQ%` and the group's name.",
+        "x-group & max_reconsume=",
+        words="after_the_last_attempt with_no_limit",
+    ),
+    claim(
+        "x-group-delays",
+        SUPPORTED,
+        "After which time a message is back, by level: `1s 5s`, or milliseconds in a list.",
+        "x-group & delays=",
+        words="a_table_of_ones_own any_table a_delay_of_nothing",
+    ),
+    claim(
+        "x-group-first-level",
+        SUPPORTED,
+        "The level of the first return, counted from 1.",
+        "x-group & first_level=",
+        words="any_table",
+    ),
 )
 
 SECTIONS = (
@@ -318,4 +377,5 @@ SECTIONS = (
     Section("Exchange arguments", ("argument",), EXCHANGE_ARGUMENTS),
     Section("Binding arguments", ("argument",), BINDING_ARGUMENTS),
     Section("Consumer arguments", ("argument",), CONSUMER),
+    Section("Consumer arguments of groups, which RabbitMQ does not have", ("argument",), GROUPS),
 )

@@ -116,6 +116,30 @@ HEADERS = (
         words="a_delivery_comes_back_after the_delay_is_chosen the_delay_overrules",
     ),
     claim(
+        "x-counted",
+        SUPPORTED,
+        "Published to `amq.leveret.requeue`: false if this was no attempt.",
+        words="what_was_not_a_try",
+    ),
+    claim(
+        "x-error",
+        SUPPORTED,
+        "Published to `amq.leveret.requeue`: what went wrong. Dead letters of groups say it again.",
+        words="a_member_can_choose after_the_last_attempt_it_is",
+    ),
+    claim(
+        "x-stream-offset",
+        SUPPORTED,
+        "On every delivery from a stream: its place in it. A publisher's own is replaced.",
+        words="a_delivery_tells_its_offset messages_keep_their_properties_in_a_stream",
+    ),
+    claim(
+        "x-stream",
+        SUPPORTED,
+        "On every delivery to a member of a group: the stream it is from.",
+        words="deliveries_tell_where messages_reach_a_group",
+    ),
+    claim(
         "x-producer",
         SUPPORTED,
         "On queues with `x-dedup`: who counts.",
@@ -183,6 +207,7 @@ SERVER_CAPABILITIES = tuple(
         "direct_reply_to",
         "delayed_requeue",
         "publisher_dedup",
+        "consumer_groups",
     )
 )
 

@@ -36,7 +36,7 @@ REWRITES: Sequence[Rewrite] = (
         "Product, platform, copyright, information and cluster name are each server's own.",
     ),
     Rewrite(
-        r"(?:, )?'(?:delayed_requeue|publisher_dedup)': True",
+        r"(?:, )?'(?:consumer_groups|delayed_requeue|publisher_dedup)': True",
         "",
         "Leveret can do more, and announces it.",
     ),
@@ -62,6 +62,9 @@ REWRITES: Sequence[Rewrite] = (
 
 SOCKET_CLOSED = "a.0 < (the server closed the socket)"
 CRASH = "RabbitMQ's reader crashes and drops the socket; a peer that did wrong is told what."
+CHECK_CRASH = "RabbitMQ's check crashes, and the connection with it; the client is told what was wrong."
+NO_OFFSET = '{invalid_stream_offset_arg,{longstr,<<"abc">>}}'
+NO_RECOVERY = "NOT_IMPLEMENTED - basic.recover not supported by stream queues queue 's' in vhost '/'"
 OVERRUN = (
     "RabbitMQ's count of missing bytes becomes negative, and the channel is silent from then on. "
     "The book asks for an error."
@@ -78,6 +81,19 @@ def _told(code: int, sentence: str, class_id: int, method_id: int) -> str:
 
 def _ids(class_id: int, method_id: int) -> str:
     return f"class_id={class_id} method_id={method_id}"
+
+
+def _invalid(channel: str, argument: str, *, wrong: str, ids: str) -> str:
+    """How Leveret refuses an argument of the stream `s`."""
+    sentence = f"PRECONDITION_FAILED - invalid arg '{argument}' for queue 's' in vhost '/': {wrong}"
+    return f"{channel} < channel.close reply_code=406 reply_text={sentence!r} {ids}"
+
+
+def _nested(headers: str) -> str:
+    """The last delivery of `headers_of_a_message_in_a_stream`."""
+    delivery = "consumer_tag='c' delivery_tag=2 redelivered=False exchange='' routing_key='s'"
+    shown = f"{{headers={{{headers}'text': 'b', 'x-stream-offset': l:1}}}}"
+    return f"a.2 < basic.deliver {delivery} {shown} b'nested'"
 
 
 def _second(*, redelivered: bool, body: str) -> str:
@@ -232,6 +248,42 @@ INSTEAD: Sequence[Instead] = (
             "  = q: 0 ready, 0 consumers",
         ),
         "Leveret counts deliveries on every queue, not on quorum queues alone.",
+    ),
+    Instead(
+        "streams.an_age_that_does_not_begin_with_a_digit",
+        (_told(541, "INTERNAL_ERROR", 0, 0), SOCKET_CLOSED),
+        (_invalid("a.1", "x-max-age", wrong="invalid_max_age", ids=_ids(50, 10)),),
+        CHECK_CRASH,
+    ),
+    Instead(
+        "streams.an_offset_that_does_not_begin_with_a_digit",
+        (_told(541, "INTERNAL_ERROR", 0, 0), SOCKET_CLOSED),
+        (_invalid("a.2", "x-stream-offset", wrong=NO_OFFSET, ids=_ids(60, 20)),),
+        CHECK_CRASH,
+    ),
+    Instead(
+        "streams.asking_for_everything_again_that_was_read",
+        (_told(541, "INTERNAL_ERROR", 0, 0), SOCKET_CLOSED),
+        (f"a.0 < connection.close reply_code=540 reply_text={NO_RECOVERY!r} {_ids(60, 110)}", SOCKET_CLOSED),
+        "RabbitMQ's channel crashes, and the connection with it; the client is told what can't be done.",
+    ),
+    Instead(
+        "streams.headers_of_a_message_in_a_stream",
+        (_nested(""),),
+        (_nested("'list': ['a', 'b'], 'table': {'k': 'v'}, "),),
+        "RabbitMQ keeps streams in the format of AMQP 1.0, and loses headers that are arrays or tables.",
+    ),
+    Instead(
+        "streams.the_consumers_of_a_stream_are_counted",
+        (
+            "a.1 > queue.declare queue='s' passive=True",
+            "a.1 < queue.declare-ok queue='s' message_count=0 consumer_count=0",
+        ),
+        (
+            "a.1 > queue.declare queue='s' passive=True",
+            "a.1 < queue.declare-ok queue='s' message_count=0 consumer_count=1",
+        ),
+        "RabbitMQ 3.10 says 0, whoever reads a stream.",
     ),
 )
 

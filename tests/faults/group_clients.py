@@ -35,6 +35,7 @@ _ANSWERS = (
     commands.Channel.OpenOk,
     commands.Channel.CloseOk,
     commands.Basic.QosOk,
+    commands.Basic.RecoverOk,
     commands.Basic.ConsumeOk,
     commands.Basic.CancelOk,
     commands.Confirm.SelectOk,
@@ -73,6 +74,8 @@ class Member:
     """What it was given and has not settled: (partition, offset)."""
     consumers: dict[int, str] = field(default_factory=dict)
     """By which consumer."""
+    shared: int = 0
+    """What its channel may hold altogether; 0 for no limit."""
     transactional: bool = False
     buffered: list[Wanted] = field(default_factory=list)
     """What it has asked for and not committed."""
@@ -123,6 +126,7 @@ class Bench:
         self._turned = turned
         self._unconfirmed: dict[int, bytes] = {}
         self._sequence = 0
+        self._synced_aside = False
         self._wires = 0
         self.store: Store
         self.broker: Broker
@@ -134,7 +138,7 @@ class Bench:
         """Starts it over what the disk holds; whoever was connected is not."""
         self.members.clear()
         self._unconfirmed.clear()
-        self._sequence = 0
+        self._sequence, self._synced_aside = 0, False
         self.definitions.close()
         self.store = Store(
             self.disk, clock=self.now_us, entropy=lambda: self.random.getrandbits(64), options=SMALL
@@ -154,8 +158,8 @@ class Bench:
         self.operator.send(1, commands.Channel.Open(), commands.Confirm.Select())
         declare = commands.Exchange.Declare(exchange=TOPIC, exchange_type="x-consistent-hash", durable=True)
         self.operator.send(1, declare)
-        for _ in range(max(0, self.first_partitions - len(self.streams))):
-            self.add_partition()
+        for number in range(max(self.first_partitions, len(self.streams))):
+            self._add_partition(number)
 
     def now_us(self) -> int:
         return self.clock_us
@@ -163,13 +167,14 @@ class Bench:
     def turn(self, *, sync: bool = True) -> None:
         """Until nothing more happens, or only with a sync that was not asked for; then all is read."""
         for _ in range(1000):
+            self._hear_of_syncs()
             self.broker.end_turn()
             due_us = self.broker.timers.next_due_us
             if due_us is not None and due_us <= self.clock_us:
                 self._tick()
             elif sync and self.broker.wants_sync:
                 self.sync()
-            elif not self.broker.has_more:
+            elif not self.broker.has_more and not self._synced_aside:
                 break
         else:
             raise AssertionError("the broker does not come to rest")
@@ -178,6 +183,16 @@ class Bench:
     def sync(self) -> None:
         self.store.sync()
         self.broker.synced()
+
+    def sync_aside(self) -> None:
+        """As another thread does it, at any moment: the broker hears of it with its next turn."""
+        self.store.sync()
+        self._synced_aside = True
+
+    def _hear_of_syncs(self) -> None:
+        if self._synced_aside:
+            self._synced_aside = False
+            self.broker.synced()
 
     def checkpointed(self) -> None:
         """As the shell says it when a checkpoint is done."""
@@ -234,15 +249,17 @@ class Bench:
 
     # what publishers do
 
-    def add_partition(self) -> str:
-        name = f"{TOPIC}-{len(self.streams)}"
+    def add_partition(self) -> None:
+        self._add_partition(len(self.streams))
+
+    def _add_partition(self, number: int) -> None:
+        name = f"{TOPIC}-{number}"
         table: dict[str, Value] = {"x-queue-type": "stream", "x-stream-max-segment-size-bytes": 1000}
         if self._ages:
             table["x-max-age"] = f"{AGE_S}s"
         self.broker.begin_turn()
         self.operator.send(1, commands.Queue.Declare(queue=name, durable=True, arguments=table))
         self.operator.send(1, commands.Queue.Bind(queue=name, exchange=TOPIC, routing_key="1"))
-        return name
 
     def publish(self, stream: str, count: int, *, size_bytes: int = 0) -> None:
         first = self.published.get(stream, 0)
@@ -258,13 +275,19 @@ class Bench:
     # what members do
 
     def join(
-        self, prefetch: int, *, beside: Member | None = None, transactional: bool = False, **settings: Any
+        self,
+        prefetch: int,
+        *,
+        beside: Member | None = None,
+        transactional: bool = False,
+        shared: int = 0,
+        **settings: Any,
     ) -> Member:
         """A member on a connection of its own, or on a channel `beside` another."""
         self.broker.begin_turn()
         wire = self._wire() if beside is None else beside.wire
         number = 1 + sum(each.wire is wire for each in self.members)
-        member = Member(wire, number, transactional=transactional)
+        member = Member(wire, number, transactional=transactional, shared=shared)
         self.members.append(member)
         wire.send(member.number, commands.Channel.Open())
         if transactional:
@@ -290,7 +313,10 @@ class Bench:
             nowait=False,
             arguments={"x-group": GROUP, **arguments},
         )
-        member.wire.send(member.number, commands.Basic.Qos(prefetch_count=prefetch), consume)
+        member.wire.send(member.number, commands.Basic.Qos(prefetch_count=prefetch))
+        if member.shared:  # in this order: a limit per consumer lifts the shared one
+            member.wire.send(member.number, commands.Basic.Qos(prefetch_count=member.shared, global_=True))
+        member.wire.send(member.number, consume)
 
     def cancel(self, member: Member) -> None:
         self.broker.begin_turn()
@@ -314,6 +340,20 @@ class Bench:
         gone = [member for member in self.members if member.wire is wire]
         self.members = [member for member in self.members if member.wire is not wire]
         return gone
+
+    def recover(self, member: Member) -> None:
+        """It wants all of it again, but for what it has settled in a transaction."""
+        self.broker.begin_turn()
+        member.wire.send(member.number, commands.Basic.Recover(requeue=True))
+
+    def choke(self, wire: Wire) -> None:
+        """The client reads nothing for a while; `breathe` ends it."""
+        wire.connection.writable = False
+
+    def breathe(self, wire: Wire) -> None:
+        self.broker.begin_turn()
+        wire.connection.writable = True
+        wire.connection.wake_consumers()
 
     def settle(self, member: Member, tag: int, how: str, *, multiple: bool = False) -> list[Wanted]:
         """One delivery, or all up to it; what is asked for takes effect now or with a commit."""

@@ -52,7 +52,7 @@ class Flight(NamedTuple):
     tag: int
     since_us: int
     buffered: bool = False
-    """Its settlement waits for a commit; it has no deadline meanwhile."""
+    """Its settlement waits for a commit."""
 
 
 class Letter(NamedTuple):
@@ -73,7 +73,10 @@ class GroupModel:
     """Where the log of each partition ends."""
     marks: dict[str, int] = field(default_factory=dict)
     """The progress that was reported last."""
+    lapsed: dict[str, set[int]] = field(default_factory=dict)
+    """Tags that were taken back from a member, which does not know."""
     stale: int = 0
+    """Settlements that came too late."""
 
     # what there is
 
@@ -142,11 +145,17 @@ class GroupModel:
 
     def buffered(self, place: Place, member: str, tag: int, *, on: bool) -> bool:
         """A settlement waits for a commit, or no longer; False when the delivery is nobody's by now."""
-        flight = self.flights.get(place)
-        if flight is None or (flight.member, flight.tag) != (member, tag):
+        if not self._holds(place, member, tag):
             return False
-        self.flights[place] = flight._replace(buffered=on)
+        self.flights[place] = self.flights[place]._replace(buffered=on)
         return True
+
+    def forgiven(self, member: str, start: int, stop: int) -> None:
+        """It has settled these tags; those of them that were taken back are counted, once."""
+        late = {tag for tag in self.lapsed.get(member, ()) if start <= tag < stop}
+        self.stale += len(late)
+        if late:
+            self.lapsed[member] -= late
 
     def acked(self, place: Place, member: str, tag: int) -> None:
         if self._holds(place, member, tag):
@@ -168,10 +177,17 @@ class GroupModel:
         if self._holds(place, member, tag):
             self._return(place, error or SENT_BACK, now_us=0, due_us=due_us, counted=counted)
 
-    def lost(self, member: str) -> None:
-        """Everything that it held is there again, now."""
-        for place in [place for place, flight in self.flights.items() if flight.member == member]:
+    def lost(self, member: str, *, buffered: bool = True) -> None:
+        """Everything that it held is there again, now; `buffered` also what it was about to settle."""
+        held = [
+            place
+            for place, flight in self.flights.items()
+            if flight.member == member and (buffered or not flight.buffered)
+        ]
+        for place in held:
             self._return(place, LOST, now_us=0)
+        if buffered:
+            self.lapsed.pop(member, None)
 
     def tick(self, now_us: int) -> None:
         """Deadlines that have come."""
@@ -179,12 +195,10 @@ class GroupModel:
         if self.rules.orderly or not timeout_us:
             return
         error = f"no answer within {self.rules.timeout_ms} ms"
-        late = [
-            place
-            for place, flight in self.flights.items()
-            if flight.since_us + timeout_us <= now_us and not flight.buffered
-        ]
-        for place in late:
+        for place in [
+            each for each, flight in self.flights.items() if flight.since_us + timeout_us <= now_us
+        ]:
+            self._take_back(place)
             self._return(place, error, now_us=now_us, by_table=True)
 
     def buried(self, place: Place) -> None:
@@ -222,21 +236,26 @@ class GroupModel:
         for place in self.flights:
             self.cells[place].returns += 1
         self.flights.clear()
+        self.lapsed.clear()
 
     # inside
 
+    def _take_back(self, place: Place) -> None:
+        """Its holder may not settle it any more; a settlement that waits for a commit is too late already."""
+        flight = self.flights[place]
+        self.lapsed.setdefault(flight.member, set()).add(flight.tag)
+        self.stale += flight.buffered
+
     def _void(self, place: Place) -> None:
-        """Whoever has it, has it no more; a settlement that waits for a commit is too late already."""
-        flight = self.flights.pop(place, None)
-        self.stale += flight is not None and flight.buffered
+        """Whoever has it, has it no more."""
+        if place in self.flights:
+            self._take_back(place)
+            del self.flights[place]
 
     def _holds(self, place: Place, member: str, tag: int) -> bool:
-        """Whether that delivery is still its own; else the settlement is refused, and counted."""
+        """Whether that delivery is still its own; else a settlement has no effect."""
         flight = self.flights.get(place)
-        if flight is not None and (flight.member, flight.tag) == (member, tag):
-            return True
-        self.stale += 1
-        return False
+        return flight is not None and (flight.member, flight.tag) == (member, tag)
 
     def _return(
         self,

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from leveret.amqp.properties import headers_of
 from leveret.broker.groups.partition import Partition
 from tests.faults.group_clients import AGE_S, Bench, Delivery, Member, Wanted
-from tests.properties.group_model import Flight, GroupModel, Letter, Rules
+from tests.properties.group_model import Flight, GroupModel, Letter, Place, Rules
 
 T = TypeVar("T")
 
@@ -31,6 +31,8 @@ WEIGHTS = {
     "rejoin": 1,
     "cancel": 1,
     "leave": 1,
+    "recover": 1,
+    "choke": 1,
     "change_mode": 1,
     "seek": 1,
     "skip": 1,
@@ -67,6 +69,8 @@ class GroupWalk:
         self.model = GroupModel(Rules(orderly=orderly))
         self.ends_us: dict[str, list[tuple[int, int]]] = {}
         """When each stream was how long."""
+        self.late: dict[str, list[tuple[int, int]]] = {}
+        """What members have settled too late in transactions that are not committed."""
         self.quiet = True
         """Whether nothing waits for a sync."""
         self.done: Counter[str] = Counter()
@@ -104,7 +108,8 @@ class GroupWalk:
             got.place, Flight(got.member.name, got.tag, self.bench.clock_us), returns=got.returns
         )
         got.member.consumers[got.tag] = got.member.consumer or ""
-        assert self._outstanding(got.member) <= got.member.prefetch, f"{got} is more than was asked for"
+        assert self._credit(got.member) >= 0, f"{got} is more than was asked for"
+        assert got.member.wire.connection.writable, f"{got} is for one who does not read"
         assert got.body.split()[0].decode() == got.place[0]
         assert got.redelivered or not got.returns
 
@@ -131,10 +136,11 @@ class GroupWalk:
     def _is_open(self, member: Member) -> bool:
         return member.number in member.wire.connection.channels
 
-    def _outstanding(self, member: Member) -> int:
-        """What its present consumer holds."""
+    def _credit(self, member: Member) -> int:
+        """What its consumer may be sent beside what it holds, and its channel altogether."""
         tags = [flight.tag for flight in self.model.flights.values() if flight.member == member.name]
-        return sum(member.consumers.get(tag) == member.consumer for tag in tags)
+        credit = member.prefetch - sum(member.consumers.get(tag) == member.consumer for tag in tags)
+        return min(credit, member.shared - len(tags)) if member.shared else credit
 
     def _given(self) -> dict[str, Any]:
         """A member that makes the group says what it is to be; others need not."""
@@ -154,7 +160,13 @@ class GroupWalk:
         if len(others) >= 4:
             return self.leave(one, two)
         beside = others[one % len(others)] if others and two % 2 else None
-        self.bench.join(1 + two % 5, beside=beside, transactional=two % 3 == 2, **self._given())
+        self.bench.join(
+            1 + two % 5,
+            beside=beside,
+            transactional=two % 3 == 2,
+            shared=2 if one % 5 == 4 else 0,
+            **self._given(),
+        )
         return True
 
     def rejoin(self, one: int, two: int) -> bool:
@@ -175,12 +187,38 @@ class GroupWalk:
         if not self.bench.members:
             return self.join(one, two)
         member = _pick(self.bench.members, one)
+        gone = [member]
         if two % 2:
-            for gone in self.bench.lose(member.wire):
-                self.model.lost(gone.name)
+            gone = self.bench.lose(member.wire)
         elif self._is_open(member):
             self.bench.close(member)
-            self.model.lost(member.name)
+        for each in gone:
+            self.model.lost(each.name)
+            self.late.pop(each.name, None)
+        return True
+
+    def recover(self, one: int, two: int) -> bool:
+        chosen = self._chosen(one, two)
+        if chosen is None:
+            return False
+        member = chosen[0]
+        self.bench.recover(member)
+        for tag, place in list(member.tags.items()):
+            if self.model.buffered(place, member.name, tag, on=False):  # what is late already stays late
+                del member.tags[tag]
+        self.model.lost(member.name, buffered=False)
+        return True
+
+    def choke(self, one: int, two: int) -> bool:
+        """A member does not read for a while: nothing is delivered to it, what it holds stays its own."""
+        members = [member for member in self.bench.members if self._is_open(member)]
+        if not members:
+            return False
+        wire = _pick(members, one).wire
+        if wire.connection.writable:
+            self.bench.choke(wire)
+        else:
+            self.bench.breathe(wire)
         return True
 
     # messages
@@ -205,7 +243,10 @@ class GroupWalk:
         member, tag = chosen
         how = ("ack", "ack", "nack", "ack", "nack", "reject", "ack")[(one + two) % 7]
         self.done[how] += 1
-        self._asked(member, self.bench.settle(member, tag, how, multiple=two % 5 == 4))
+        multiple = two % 5 == 4
+        self._asked(member, self.bench.settle(member, tag, how, multiple=multiple))
+        if multiple and self.model.lapsed.get(member.name):
+            self._late(member, 0, tag + 1)
         return True
 
     def send_back(self, one: int, two: int) -> bool:
@@ -223,22 +264,34 @@ class GroupWalk:
             return self.settle(one, two)
         member = _pick(busy, one)
         commit = two % 3 > 0
+        lapsed = self.model.lapsed.get(member.name, set())
         for wanted in self.bench.end_transaction(member, commit=commit):
-            if not self.model.buffered(wanted.place, member.name, wanted.tag, on=False):
-                continue
-            if commit:
+            held = self.model.buffered(wanted.place, member.name, wanted.tag, on=False)
+            if held and commit:
                 self._settled(member, wanted)
-            else:
+            elif not commit and (held or wanted.tag in lapsed):
                 member.tags[wanted.tag] = wanted.place
+        for start, stop in self.late.pop(member.name, ()) if commit else ():
+            self.model.forgiven(member.name, start, stop)
+        self.late.pop(member.name, None)
         self.done["commit" if commit else "rollback"] += 1
         return True
 
     def _asked(self, member: Member, wanted: Sequence[Wanted]) -> None:
         for each in wanted:
-            if member.transactional:
+            if each.tag in self.model.lapsed.get(member.name, ()):
+                self._late(member, each.tag, each.tag + 1)
+            elif member.transactional:
                 self.model.buffered(each.place, member.name, each.tag, on=True)
             else:
                 self._settled(member, each)
+
+    def _late(self, member: Member, start: int, stop: int) -> None:
+        """Settlements of what was taken back, if it was: counted now, or with the commit."""
+        if member.transactional:
+            self.late.setdefault(member.name, []).append((start, stop))
+        else:
+            self.model.forgiven(member.name, start, stop)
 
     def _settled(self, member: Member, wanted: Wanted) -> None:
         place, name, tag = wanted.place, member.name, wanted.tag
@@ -320,10 +373,13 @@ class GroupWalk:
         if group is None or one % 4:
             return False
         groups = self.bench.broker.vhosts["/"].groups
+        for wire in {id(each.wire): each.wire for each in self.bench.members if each.transactional}.values():
+            for gone in self.bench.lose(wire):
+                self.model.lost(gone.name)
+                self.late.pop(gone.name, None)
         self.bench.act(lambda: groups.delete(group))
         for member in self.bench.members:
             member.tags.clear()
-            member.buffered.clear()
         rules = self.model.rules
         self.model = GroupModel(replace(rules, paused=False), letters=self.model.letters)
         return True
@@ -349,6 +405,7 @@ class GroupWalk:
             disk = self.bench.disk
             self.bench.disk = disk.restart() if one % 3 == 1 else disk.crash(self.bench.random)
         self.model.stale = 0
+        self.late.clear()
         self.bench.open()
         for name, partition in self.bench.partitions.items():  # numbers may have gone on: no messages
             self.model.ends[name] = partition.log.next
@@ -362,7 +419,7 @@ class GroupWalk:
         self._turned()
         for partition in self.bench.partitions.values():
             self._compare(partition)
-        assert Counter(self._letters()) == Counter(self.model.letters)
+        assert Counter(self.letters()) == Counter(self.model.letters)
         group = self.bench.group
         if group is not None:
             assert group.stale_acks == self.model.stale
@@ -372,7 +429,7 @@ class GroupWalk:
     def _take_out_gone(self, partition: Partition) -> None:
         """What the broker settles by itself: worn out when it was about to be delivered, or too old."""
         unsettled = unsettled_in(partition)
-        buried = Counter(each.place for each in self._letters())
+        buried = Counter(each.place for each in self.letters())
         buried.subtract(each.place for each in self.model.letters)
         for offset, _ in list(self.model.of(partition.name)):
             place = (partition.name, offset)
@@ -383,11 +440,16 @@ class GroupWalk:
                 self.done["worn out"] += 1
                 continue
             assert self.ages, f"{place} is gone, and nobody settled it"
-            since_us = next(at for at, end in self.ends_us[partition.name] if offset < end)
-            age_us = self.bench.clock_us - since_us
+            age_us = self.age_us(place)
             assert age_us >= AGE_S * 1_000_000, f"retention took {place} after {age_us} us"
             self.model.expired(place)
             self.done["expired"] += 1
+
+    def age_us(self, place: Place) -> int:
+        """For how long a message has been there, at least."""
+        name, offset = place
+        came_us = (at_us for at_us, end in self.ends_us[name] if offset < end)
+        return self.bench.clock_us - next(came_us, self.bench.clock_us)
 
     def _compare(self, partition: Partition) -> None:
         """The broker has what the model has."""
@@ -411,7 +473,8 @@ class GroupWalk:
         assert mark >= self.model.marks.get(name, 0), f"progress of {name} has moved back"
         self.model.marks[name] = mark
 
-    def _letters(self) -> list[Letter]:
+    def letters(self) -> list[Letter]:
+        """The dead ones, as they tell their stories."""
         queue = self.bench.broker.vhosts["/"].queues.get("%DLQ%billing")
         found = []
         for record in queue.log.read(list(queue.progress.ready_ranges())) if queue is not None else []:
@@ -422,7 +485,8 @@ class GroupWalk:
 
     def _nobody_waits_in_vain(self) -> None:
         """Nothing can be delivered for which somebody has credit."""
-        willing = {each.consumer for each in self._joined if self._outstanding(each) < each.prefetch}
+        reading = [member for member in self._joined if member.wire.connection.writable]
+        willing = {member.consumer for member in reading if self._credit(member) > 0}
         for name, partition in self.bench.partitions.items():
             waiting = self.model.deliverable(name, self.bench.clock_us)
             if self.model.rules.orderly:

@@ -276,7 +276,6 @@ class Machine(RuleBasedStateMachine):
         assert offsets(self.progress.never_taken(start, stop)) == sorted(set(ready) - set(late))
         unissued = max(0, stop - max(start, self.next))
         assert self.progress.ready_within(start, stop) == runs(ready)
-        assert self.progress.has_busy(start, stop) == bool(busy or late)
         assert self.progress.unsettled_count(start, stop) == len(ready) + len(busy) + unissued
 
     @invariant()

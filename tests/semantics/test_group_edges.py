@@ -197,7 +197,6 @@ def test_an_old_delay_does_not_end_a_later_one(
     assert received(member, 1) == [0]
 
 
-@pytest.mark.xfail(strict=True, reason="reported")
 def test_a_commit_after_a_cancel_and_a_skip_is_no_error(
     channel: Channel, open_channel: OPEN, billing: Watched
 ) -> None:

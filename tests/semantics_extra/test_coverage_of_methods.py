@@ -154,6 +154,7 @@ def test_credit_is_a_method_that_nobody_knows(leveret_broker: Broker) -> None:
         "direct_reply_to",
         "delayed_requeue",
         "publisher_dedup",
+        "consumer_groups",
     ],
 )
 def test_a_capability_is_announced(leveret_broker: Broker, capability: str) -> None:

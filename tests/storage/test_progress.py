@@ -239,12 +239,6 @@ class TestCountsOfOthers:
         assert progress.unsettled_count(3, 5) == 1
         assert progress.unsettled_count(0, 1) == 0
 
-    def test_busy_means_in_flight_or_delayed(self, progress):
-        progress.give_back([(0, 1)], not_before_us=9)
-        assert progress.has_busy(0, 1)
-        assert progress.has_busy(4, 6)
-        assert not progress.has_busy(5, 10)
-
     def test_what_is_ready_within_a_range_comes_as_runs(self):
         assert prioritised(0, 2, 1, 0).ready_within(1, 4) == [(1, 4)]
 

@@ -196,14 +196,13 @@ class Channel:
         consumer.account.outstanding -= count
         if not consumer.is_getter:
             self.outstanding -= count
+        consumer.source.room_again(consumer)
         if self.prefetch:
             for source in {
                 each.source for each in self.consumers.values() if each is not self.reply_consumer
             }:
                 source.unblock(self)
                 source.wake()
-        else:
-            consumer.source.room_again(consumer)
 
     # consumers
 
@@ -249,11 +248,11 @@ class Channel:
             return
         self.closed = True
         self.broker.forget_channel(self)
-        deadlines.forget(self)
         for consumer in list(self.consumers.values()):
             self.cancel(consumer)
         if self.transaction is not None:
             self.transaction.rollback(self)
+        deadlines.forget(self)
         held: dict[Source, list[Range]] = {}
         for run in self.unacked.take_all():
             held.setdefault(run.holder.source, []).append(run.offsets)

@@ -40,6 +40,7 @@ class Consumer:
         "tag_bytes",
         "timeout_us",
         "waited",
+        "waited_max",
     )
 
     def __init__(
@@ -69,6 +70,8 @@ class Consumer:
         """How long a delivery may stay unsettled; 0 for ever."""
         self.waited: deque[Waited] = deque()
         """What was delivered when, oldest first: see `deadlines`."""
+        self.waited_max = 0
+        """So many of them, and those that are settled are thrown out."""
         self.number = 0
         """Of its queue's consumers it was the so-and-so-many-th."""
         self.blocked = False

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from leveret.broker.queue import Queue
 
 
+_WAITED_MIN = 64
 _TOGETHER_US = 10_000
 """Deliveries that follow each other so closely are looked at together; each has its own deadline still."""
 
@@ -57,9 +58,9 @@ def watch(consumer: Consumer, first_tag: int, count: int) -> None:
     if last is not None and last.stop == first_tag and now_us - last.since_us < _TOGETHER_US:
         last.stop += count
         return
-    for _ in range(2):  # what is settled goes as fast as it comes
-        if waited and not channel.unacked.has_any(waited[0].start, waited[0].stop):
-            waited.popleft()
+    if len(waited) >= consumer.waited_max:  # what is settled goes before there is twice as much
+        consumer.waited = waited = deque(each for each in waited if _is_open(channel, each))
+        consumer.waited_max = max(_WAITED_MIN, 2 * len(waited))
     waited.append(Waited(now_us, first_tag, first_tag + count))
     if len(waited) == 1:
         _set_timer(consumer)
@@ -78,12 +79,13 @@ def allow(consumer: Consumer, timeout_us: int) -> None:
     """Changes the time that a consumer has, also for what it holds already."""
     before, consumer.timeout_us = consumer.timeout_us, timeout_us
     if not before:  # nobody has kept account
-        runs = [run for run in consumer.channel.unacked if run.holder is consumer]
+        runs = consumer.channel.unacked.held_by((consumer,))
         consumer.waited = deque(Waited(run.since_us, run.start, run.stop) for run in runs)
     if timeout_us:
         _set_timer(consumer)
     else:
         consumer.waited.clear()
+        consumer.channel.watched.pop(consumer, None)
         consumer.channel.broker.timers.cancel((consumer, "deadline"))
 
 
@@ -104,11 +106,11 @@ def _set_timer(consumer: Consumer) -> None:
 def _look(consumer: Consumer) -> None:
     """Acts on the deliveries that are late, and sets the timer for the next."""
     channel, waited = consumer.channel, consumer.waited
+    channel.watched.pop(consumer, None)
     latest_us = channel.broker.now_us() - consumer.timeout_us
     while waited and waited[0].since_us <= latest_us:
         oldest = waited[0]
-        runs = [run for run in channel.unacked.within(oldest.start, oldest.stop) if run.holder is consumer]
-        for run in runs:
+        for run in _open_runs(consumer, oldest):
             if run.since_us > latest_us:
                 oldest.since_us, oldest.start = run.since_us, run.start
                 break
@@ -117,6 +119,26 @@ def _look(consumer: Consumer) -> None:
         else:
             waited.popleft()
     _set_timer(consumer)
+
+
+def _open_runs(consumer: Consumer, waited: Waited) -> list[Run[Consumer]]:
+    """What is not settled; in a transaction that is not committed, it is not."""
+    channel, runs = consumer.channel, []
+    for run in channel.unacked.within(waited.start, waited.stop):
+        if run.holder is consumer:
+            runs.append(run)
+    for run in () if channel.transaction is None else channel.transaction.settled():
+        start, stop = max(run.start, waited.start), min(run.stop, waited.stop)
+        if run.holder is consumer and start < stop:
+            runs.append(run.part(start, stop))
+    return sorted(runs, key=lambda run: run.start)
+
+
+def _is_open(channel: Channel, waited: Waited) -> bool:
+    if channel.unacked.has_any(waited.start, waited.stop):
+        return True
+    buffered = () if channel.transaction is None else channel.transaction.settled()
+    return any(run.start < waited.stop and run.stop > waited.start for run in buffered)
 
 
 def _act(consumer: Consumer, late: Run[Consumer]) -> bool:

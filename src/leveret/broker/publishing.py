@@ -58,8 +58,8 @@ class Route(NamedTuple):
     durable: bool
     """A queue keeps persistent messages."""
     synced: bool
-    """Whether one of them confirms also transient messages only when they are on disk."""
-    """A queue may have stored a message already: it is confirmed with what was stored, whatever it is."""
+    """A queue confirms transient messages, too, only when they are on disk: a stream, or one that may have
+    stored the message already, whatever it was then."""
 
 
 def publish(channel: Channel, method: bytes, contents: list[tuple[bytes, bytes]]) -> None:

@@ -70,8 +70,8 @@ class Queue(Feed):
         self.owner = owner
         """The connection that an exclusive queue belongs to."""
         self.dedup = dedup
-        self.confirms_synced = self.confirms_synced or dedup is not None
         """What it remembers of publishes, where it stores each once."""
+        self.confirms_synced = self.confirms_synced or dedup is not None
         self.leases: Leases | None = None
         self.prioritised = arguments.max_priority > 0
         self.timeout_action = arguments.consumer_timeout_action

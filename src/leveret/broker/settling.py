@@ -51,9 +51,11 @@ def settle(channel: Channel, event: Settlement, *, wish: Wish | None = None) -> 
 
 
 def _forget_lapsed(channel: Channel, start: int, stop: int) -> None:
-    """A late settlement is forgiven once; in a transaction it may be rolled back and come again."""
+    """A late settlement is forgiven once; in a transaction with its commit."""
     if channel.transaction is None:
         channel.lapsed.forgive(start, stop)
+    else:
+        channel.transaction.late.append((start, stop))
 
 
 def apply(channel: Channel, taken: Iterable[Run[Consumer]], event: Settlement, *, wish: Wish | None) -> None:

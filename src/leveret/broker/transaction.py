@@ -17,6 +17,7 @@ from leveret.amqp.scanner import ACK
 from leveret.broker import deadlines, overflow, publishing, settling
 from leveret.broker.unacked import Run
 from leveret.broker.work import Work
+from leveret.storage.offsets import Range
 from leveret.storage.records import Message
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ class Buffer:
     publishes: list[tuple[Route, list[Message]]] = field(default_factory=list)
     settlements: list[tuple[list[Run[Consumer]], Settlement, Wish | None]] = field(default_factory=list)
     """With how a requeue shall be, where the consumer has a wish."""
+    late: list[Range] = field(default_factory=list)
+    """Tags that were settled too late."""
 
     def publish(self, route: Route, messages: list[Message]) -> None:
         self.publishes.append((route, messages))
@@ -86,7 +89,9 @@ class Buffer:
         for taken, _, _ in self.settlements:
             for run in taken:
                 channel.freed(run.holder, len(run))
-        self.publishes, self.settlements = [], []
+        for start, stop in self.late:
+            channel.lapsed.forgive(start, stop)
+        self.publishes, self.settlements, self.late = [], [], []
         return ticket
 
     def rollback(self, channel: Channel) -> None:
@@ -95,7 +100,7 @@ class Buffer:
             channel.unacked.restore(taken)
             for run in taken:
                 deadlines.watch_again(run)
-        self.publishes, self.settlements = [], []
+        self.publishes, self.settlements, self.late = [], [], []
 
 
 def _check_room(work: Work) -> None:

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Generic, TypeVar
 
 from leveret.storage.offsets import OffsetSet, Range
@@ -46,29 +47,48 @@ class Run(Generic[Holder]):
 class _Batch(Generic[Holder]):
     """The tags [start, stop), sent at once to one holder."""
 
-    __slots__ = ("holder", "left", "shifts", "since_us", "start", "starts", "stop")
+    __slots__ = ("holder", "left", "pieces", "shift", "since_us", "start", "stop")
 
     def __init__(self, start: int, ranges: Sequence[Range], holder: Holder, since_us: int) -> None:
-        self.start = self.stop = start
+        self.start = start
         self.holder = holder
         self.since_us = since_us
-        self.starts = array("Q")
-        """The tag at which each range of offsets begins."""
-        self.shifts = array("q")
-        for first, after in ranges:
-            self.starts.append(self.stop)
-            self.shifts.append(first - self.stop)
-            self.stop += after - first
+        self.shift = ranges[0][0] - start
+        self.pieces: tuple[array[int], array[int]] | None = None
+        """Of several ranges of offsets: the tag at which each begins, and its shift."""
+        if len(ranges) == 1:
+            self.stop = ranges[0][1] - self.shift
+        else:
+            *starts, self.stop = accumulate((after - first for first, after in ranges), initial=start)
+            shifts = [first - tag for (first, _), tag in zip(ranges, starts, strict=True)]
+            self.pieces = array("Q", starts), array("q", shifts)
         self.left = self.stop - start
         """How many of them are outstanding."""
 
-    def runs(self, start: int, stop: int) -> Iterator[Run[Holder]]:
-        index = bisect_right(self.starts, start) - 1
+    def runs(self, start: int, stop: int) -> Iterable[Run[Holder]]:
+        if self.pieces is None:
+            return (Run(start, stop, self.shift, self.holder, self.since_us),)
+        return self._runs(start, stop, *self.pieces)
+
+    def _runs(self, start: int, stop: int, starts: array[int], shifts: array[int]) -> Iterator[Run[Holder]]:
+        index = bisect_right(starts, start) - 1
         while start < stop:
             index += 1
-            end = min(stop, self.starts[index]) if index < len(self.starts) else stop
-            yield Run(start, end, self.shifts[index - 1], self.holder, self.since_us)
+            end = min(stop, starts[index]) if index < len(starts) else stop
+            yield Run(start, end, shifts[index - 1], self.holder, self.since_us)
             start = end
+
+    def tag_of(self, offset: int) -> int | None:
+        """The tag under which this offset was sent, if it was."""
+        if self.pieces is None:
+            tag = offset - self.shift
+            return tag if self.start <= tag < self.stop else None
+        starts, shifts = self.pieces
+        for index, shift in enumerate(shifts):
+            stop = self.stop if index + 1 == len(starts) else starts[index + 1]
+            if starts[index] <= offset - shift < stop:
+                return offset - shift
+        return None
 
 
 class Unacked(Generic[Holder]):
@@ -101,8 +121,10 @@ class Unacked(Generic[Holder]):
 
     def take(self, first: int, last: int) -> tuple[list[Run[Holder]], int | None]:
         """Settles the tags one by one; the second part is the first one that was not outstanding."""
-        known = self._tags.first_absent(first)
         stop = last + 1
+        if first == last:
+            return (self._take(first, stop), None) if first in self._tags else ([], first)
+        known = self._tags.first_absent(first)
         if known >= stop:
             return self._take(first, stop), None
         return (self._take(first, known) if known > first else []), known
@@ -127,10 +149,20 @@ class Unacked(Generic[Holder]):
 
     def take_holder(self, holder: Holder) -> list[Run[Holder]]:
         """Everything that one consumer holds."""
-        taken = [run for run in self if run.holder is holder]
+        taken = self.held_by((holder,))
         for run in taken:
             self._take(run.start, run.stop)
         return taken
+
+    def held_by(self, holders: Container[Holder]) -> list[Run[Holder]]:
+        """What these consumers hold, oldest first."""
+        return [
+            run
+            for batch in self._batches
+            if batch.left and batch.holder in holders
+            for start, stop in self._tags.ranges(batch.start, batch.stop)
+            for run in batch.runs(start, stop)
+        ]
 
     def restore(self, runs: Sequence[Run[Holder]]) -> None:
         """What was taken is outstanding again."""
@@ -160,12 +192,9 @@ class Unacked(Generic[Holder]):
         """The delivery of this offset to one of them, if it is outstanding; 0.2 us a range that was sent."""
         for batch in self._batches:
             if batch.left and batch.holder in holders:
-                for index, shift in enumerate(batch.shifts):
-                    tag = offset - shift
-                    last = index + 1 == len(batch.starts)
-                    stop = batch.stop if last else batch.starts[index + 1]
-                    if batch.starts[index] <= tag < stop and tag in self._tags:
-                        return Run(tag, tag + 1, shift, batch.holder, batch.since_us)
+                tag = batch.tag_of(offset)
+                if tag is not None and tag in self._tags:
+                    return Run(tag, tag + 1, offset - tag, batch.holder, batch.since_us)
         return None
 
     def _runs(self, start: int, stop: int) -> Iterator[Run[Holder]]:

@@ -356,9 +356,7 @@ class VirtualHost:
 
     def restore_groups(self, beside: SideLogs) -> None:
         """After the bindings, which say what a topic is made of."""
-        log = beside.get((sidelogs.GROUPS, self.name))
-        if log is not None:
-            self.groups.restore(log)
+        self.groups.restore(beside.get((sidelogs.GROUPS, self.name)))
 
     # their durable shadows
 

@@ -136,7 +136,7 @@ class App:
         topic: str,
         *,
         group: str,
-        mode: Mode = "concurrent",
+        mode: Mode | None = None,
         concurrency: int = 1,
         prefetch: int | None = None,
         start: Start = "first",

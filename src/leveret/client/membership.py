@@ -40,7 +40,7 @@ class Membership:
     """`Membership("billing", mode="orderly", delays="1s 10s 1m").arguments()`."""
 
     group: str
-    mode: Mode = "concurrent"
+    mode: Mode | None = None
     start: Start = "first"
     """Of a group that is not there yet: first, last, an offset, a point in time, or how long ago (`1h`)."""
     max_span: int | None = None
@@ -56,7 +56,7 @@ class Membership:
 
     def __post_init__(self) -> None:
         _check_name(self.group)
-        if self.mode not in ("concurrent", "orderly"):
+        if self.mode not in (None, "concurrent", "orderly"):
             raise ValueError(f"a group's mode is 'concurrent' or 'orderly', not {self.mode!r}")
         _check_number("max_span", self.max_span, least=1)
         _check_number("max_reconsume", self.max_reconsume, least=-1)

@@ -123,7 +123,7 @@ def _describe_stream(stream: Stream) -> dict[str, object]:
     return {
         "consumers": len(stream.consumers) + sum(len(group.members) for group in groups),
         "first_offset": None if is_empty else first,
-        "last_offset": None if is_empty else end - 1,
+        "last_offset": stream.last,
         "bytes": stream.log.size_bytes,
         "groups": [text(group.name) for group in groups],
     }

@@ -308,8 +308,9 @@ class Log:
         size, oldest_us = (0, 0) if last is None else (last.length_bytes, last.oldest_us)
         for batch in batches:
             oldest_us = oldest_us or batch.time_us
-            if part and self._goes_back_far(oldest_us, batch.time_us):
-                yield part
+            if self._goes_back_far(oldest_us, batch.time_us):
+                if part:
+                    yield part
                 part, size, oldest_us = [], 0, batch.time_us
             part.append(batch)
             size += batch.size + batch_bytes(len(batch.messages))

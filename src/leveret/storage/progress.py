@@ -117,10 +117,6 @@ class Progress:
         start = max(start, self.settled.low)
         return stop - start - self.settled.settled_above.count(start, stop) if start < stop else 0
 
-    def has_busy(self, start: int, stop: int) -> bool:
-        """Whether an offset of [start, stop) is in flight or postponed."""
-        return any(each.count(start, stop) for each in (self.in_flight, self.postponed))
-
     def never_taken(self, start: int, stop: int) -> list[Range]:
         """What of [start, stop) is ready and was never postponed."""
         found = OffsetSet(self.ready_within(start, stop))

@@ -156,6 +156,8 @@ class Group(Source):
         hungry, self._hungry = self._hungry, {}
         waiting = iter(hungry)
         for partition in waiting:
+            if self.broker.is_stalled(partition):
+                continue  # the sync runs it
             partition.run()
             if self._hungry and not any(member.credit for member in self.members):
                 break
@@ -208,10 +210,6 @@ class Group(Source):
         members, self.members = list(self.members), {}
         for member in members:
             member.channel.consumer_lost(member)
-
-    def check_membership(self) -> None:
-        if self.settings.mode == QUERY:
-            raise PreconditionFailed(f"{self} is a query's: it has no members")
 
     @property
     def in_flight(self) -> int:

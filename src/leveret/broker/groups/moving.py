@@ -159,10 +159,9 @@ class Redrive:
         letters = self._next_letters(queue)
         if not letters:
             return False
-        with self._group.broker.store.lock:  # retention must not take in between what was seen to be there
-            wanted = list(self._present(letters))
-            for partition in {each for each, _, _ in wanted}:
-                self._recall(partition, [offset for each, offset, _ in wanted if each is partition])
+        wanted = list(self._present(letters))
+        for partition in {each for each, _, _ in wanted}:
+            self._recall(partition, [offset for each, offset, _ in wanted if each is partition])
         self._recalled = [letter for _, _, letter in wanted]
         return True
 

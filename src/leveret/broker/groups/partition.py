@@ -102,17 +102,17 @@ class Partition(Feed):
 
     def forget_gone(self) -> None:
         """Seats of members that have left and hold nothing."""
-        gone = [member for member in self.seats if member not in self.group.members]
-        holding = {run.holder for run in self.held()} if gone else set()
-        for member in gone:
-            if member.channel.closed or self.seats[member] not in holding:
+        for member in [each for each in self.seats if each not in self.group.members]:
+            if member.channel.closed or not member.outstanding:
                 del self.seats[member]
 
     def held(self) -> Iterator[Run[Consumer]]:
         """What is in flight, by whom and since when."""
-        for channel in {member.channel for member in self.seats}:
+        seats = set(self.seats.values())
+        for channel in {seat.channel for seat in seats}:
+            yield from channel.unacked.held_by(seats)
             buffered = () if channel.transaction is None else channel.transaction.settled()
-            yield from (run for run in (*channel.unacked, *buffered) if run.holder.source is self)
+            yield from (run for run in buffered if run.holder in seats)
 
     def holding(self, offset: int) -> Run[Consumer] | None:
         """The delivery of one message that is in flight."""
@@ -138,15 +138,20 @@ class Partition(Feed):
         if self.wants_more:
             self._dispatch()
         self._watch_delays()
-        if self.progress.ready:
+        if self.progress.ready and not self._waits_for_its_turn:
             self.group.is_hungry(self)
+
+    @property
+    def _waits_for_its_turn(self) -> bool:
+        """In orderly mode: for what is in flight or delayed, and not for credit."""
+        return self.is_orderly and bool(self.progress.in_flight or self.progress.delayed)
 
     def take(self, count: int, *, who: bytes, before: int | None = None) -> tuple[int, list[Record]]:
         progress = self.progress
         limit = self.stream.readable()
+        if self._waits_for_its_turn:
+            return 0, []
         if self.is_orderly:
-            if progress.in_flight or progress.delayed:
-                return 0, []
             count = 1
         else:
             limit = min(limit, progress.watermark + self.group.settings.max_span)
@@ -158,6 +163,8 @@ class Partition(Feed):
     def room_again(self, consumer: Consumer) -> None:
         if consumer.blocked:
             self.unblock(consumer.channel)
+        if self.is_orderly and self.progress.ready:
+            self.wake()
         self.group.wake_hungry()
 
     def remove_consumer(self, consumer: Consumer) -> None:
@@ -198,7 +205,8 @@ class Partition(Feed):
             return wish.why
         if late:
             return f"no answer within {self.group.settings.consume_timeout_ms} ms".encode()
-        return b"sent back by its member" if delayed or wish is not None else b"its member was lost"
+        answered = delayed or wish is not None
+        return b"sent back by its member" if answered else b"its member was lost"
 
     def requeue(
         self,

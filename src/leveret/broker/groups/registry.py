@@ -63,10 +63,11 @@ class Groups:
     def log(self) -> Log | None:
         return None if self._notes is None else self._notes.log
 
-    def restore(self, log: Log) -> None:
-        """After the queues and bindings are there."""
-        self._notes = self._open_notes(log)
-        for note in self._notes:
+    def restore(self, log: Log | None) -> None:
+        """With what a log from before says of them; queues and bindings must be there."""
+        if log is not None:
+            self._notes = self._open_notes(log)
+        for note in self._notes or ():
             self._next = max(self._next, note.number + 1)
             group = self._add(note.subject, note.name, number=note.number, settings=note.settings)
             for stream in self._subject_or_none(note.subject):

@@ -73,10 +73,9 @@ def of_partitions(group: Group, *, limit: int = LIMIT, cells: int = 0) -> Iterat
     """
     holdings = _holdings(group, limit)
     for partition, holding in holdings.items():
-        with group.broker.store.lock:  # retention settles on another thread
-            found = _partition(partition, limit=limit) | _held(partition, holding)
-            if cells:
-                found["window"] = _window(partition, cells)
+        found = _partition(partition, limit=limit) | _held(partition, holding)
+        if cells:
+            found["window"] = _window(partition, cells)
         yield found
 
 
@@ -128,7 +127,7 @@ def _holdings(group: Group, limit: int) -> dict[Partition, _Holding]:
                 left[seat] -= 1
                 holding.oldest.append(run)
     for partition, holding in found.items():
-        if holding.stuck is None and holding.lowest is not None:
+        if holding.lowest is not None:
             holding.stuck = partition.holding(holding.lowest)
         holding.oldest = sorted(holding.oldest, key=lambda run: run.since_us)[:limit]
     return found

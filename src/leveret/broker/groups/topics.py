@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.amqp.errors import NotFound, PreconditionFailed
 from leveret.amqp.tables import Value
-from leveret.broker.arguments import QueueArguments
+from leveret.broker.arguments import QueueArguments, check_equivalent
 from leveret.broker.exchanges.consistent_hash import ConsistentHashRouter
 from leveret.broker.streams.stream import Stream
 
@@ -79,6 +79,9 @@ def create(vhost: VirtualHost, name: str, *, count: int, table: dict[str, Value]
     taken = [each for each in names if each in vhost.queues and not isinstance(vhost.queues[each], Stream)]
     if taken:
         raise PreconditionFailed(f"{vhost.queues[taken[0]]} is no stream")
+    for each in [each for each in names if each in vhost.queues]:
+        if vhost.queues[each] not in present:
+            check_equivalent(vhost.queues[each].table, table, kind="queue", name=each, vhost=vhost.name)
     wanted = {each: QueueArguments.parse(table, queue=each, vhost=vhost.name) for each in names}
     if exchange is None:
         exchange = vhost.add_exchange(name, TYPE, durable=True, auto_delete=False, internal=False, table={})

@@ -15,7 +15,7 @@ from leveret.amqp.names import to_text
 from leveret.amqp.tables import Value
 from leveret.broker import arguments, deadlines, expiry, replyto
 from leveret.broker.consumer import Consumer
-from leveret.broker.feed import Source
+from leveret.broker.feed import Source, Wish
 from leveret.broker.groups import settings, topics
 from leveret.broker.groups.member import Member
 from leveret.broker.methods.names import table_of
@@ -129,9 +129,13 @@ def _check_credit(channel: Channel, method: spec.Basic.Consume, stream: Stream) 
 
 def _join(channel: Channel, tag: str, method: spec.Basic.Consume, table: dict[str, Value]) -> None:
     """A stream or a topic, as a member of a group."""
-    subject, name = method.queue or channel.last_queue, table["x-group"]
+    subject, name = _named(channel, method.queue), table["x-group"]
     if not isinstance(name, str):
         raise PreconditionFailed(f"x-group is of type {type_name(name)}; it must be a group's name")
+    if "x-stream-offset" in table:
+        raise PreconditionFailed("x-stream-offset is for readers without a group; a group has x-group-start")
+    where = {"queue": subject, "vhost": channel.vhost.name}
+    arguments.check_consumer(table, queue_type="stream", **where)
     for argument in table:
         if argument.startswith("x-group-") and argument not in (*settings.ARGUMENTS, "x-group-start"):
             known = ", ".join(sorted((*settings.ARGUMENTS, "x-group-start")))
@@ -232,19 +236,27 @@ def _recover(channel: Channel, *, requeue: bool) -> None:
     """Everything that the channel holds goes back to its queues."""
     if not requeue:
         raise NotImplemented_("requeue=false")
+    for run in channel.unacked:
+        if isinstance(run.holder.source, Reader):
+            raise run.holder.source.stream.not_supported("basic.recover")
     held: dict[Source, list[Range]] = {}
     for run in channel.unacked.take_all():
         held.setdefault(run.holder.source, []).append(run.offsets)
         channel.freed(run.holder, len(run))
+    again = Wish(0, why=b"asked for again by its member")
     for source, ranges in held.items():
-        source.requeue(ranges)
+        source.requeue(ranges, wish=again)
+
+
+def _named(channel: Channel, name: str) -> str:
+    """An empty name stands for the queue that the channel declared last."""
+    if not name and not channel.last_queue:
+        raise NotFound("no previously declared queue")
+    return name or channel.last_queue
 
 
 def _queue(channel: Channel, name: str) -> Queue:
-    if not name:
-        if not channel.last_queue:
-            raise NotFound("no previously declared queue")
-        name = channel.last_queue
+    name = _named(channel, name)
     channel.connection.check_access("read", "queue", name)
     queue = channel.vhost.queue(name)
     queue.check_access(channel.connection)

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 OFFSET = "x-stream-offset"
 _OFFSET_FIELD = bytes([len(OFFSET)]) + OFFSET.encode() + b"l"
-_SPLITS_MAX = 1000
+_SPLITS_MAX = 64
+_SPLIT_BYTES_MAX = 1024
 
 
 class Stamps:
@@ -40,9 +41,11 @@ class Stamps:
         for record, header in zip(records, headers, strict=True):
             split = splits.get(header)
             if split is None:
-                split = splits[header] = self._split(header, size)
-                if len(splits) > _SPLITS_MAX:
-                    splits.clear()
+                split = self._split(header, size)
+                if len(header) <= _SPLIT_BYTES_MAX:
+                    if len(splits) >= _SPLITS_MAX:
+                        splits.clear()
+                    splits[header] = split
             stamped.append(split[0] + record.offset.to_bytes(8, "big") + split[1])
         return stamped
 

@@ -92,11 +92,15 @@ class Stream(Queue):
         return [message._replace(flags=message.flags | PERSISTENT) for message in messages]
 
     def appended(self, messages: Sequence[Message]) -> None:
-        self._unsynced.append((self.broker.store.ticket, self.log.next))
+        ticket = self.broker.store.ticket
+        self._note_synced()
+        if self._unsynced and self._unsynced[-1][0] == ticket:
+            self._unsynced.pop()
+        self._unsynced.append((ticket, self.log.next))
         if self.consumers or any(partition.wants_more for partition in self.partitions):
             self.broker.stall(self)
         kept = self.arguments.kept_bytes
-        if kept and self.log.size_bytes > kept + (kept >> 1):
+        if kept and self.log.pending_bytes > max(_SEGMENT_BYTES_LEAST, kept >> 1):
             self.broker.store.hurry()
 
     def retire(self) -> None:
@@ -128,15 +132,18 @@ class Stream(Queue):
 
     def readable(self) -> int:
         """The first offset that must not be read yet."""
+        self._note_synced()
+        stages = self.vhost.stages
+        undecided = stages.hidden(self).first() if stages is not None and self.progress.leased else None
+        ends = [self._synced, *(first for _, first in self._shown)]
+        return min(ends if undecided is None else (*ends, undecided))
+
+    def _note_synced(self) -> None:
         safe_ticket = self.broker.store.safe_ticket
         while self._unsynced and self._unsynced[0][0] <= safe_ticket:
             self._synced = self._unsynced.popleft()[1]
-        stages = self.vhost.stages
-        undecided = stages.hidden(self).first() if stages is not None and self.progress.leased else None
         while self._shown and self._shown[0][0] <= safe_ticket:
             self._shown.popleft()
-        ends = [self._synced, *(first for _, first in self._shown)]
-        return min(ends if undecided is None else (*ends, undecided))
 
     @property
     def awaits_sync(self) -> bool:

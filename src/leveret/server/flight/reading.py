@@ -198,16 +198,12 @@ def readable(stream: Stream) -> int:
 
 
 def _settle(group: Group, offsets: Mapping[str, int]) -> None:
-    with group.broker.store.lock:  # retention must not settle the same meanwhile
-        for name, offset in offsets.items():
-            partition = group.partitions[name]
-            if partition.progress.low < offset:
-                partition.settle_below(offset, who=_label(group))
+    for name, offset in offsets.items():
+        group.partitions[name].settle_below(offset, who=_label(group))
 
 
 def _visible(stream: Stream, start: int, stop: int) -> list[Range]:
-    with stream.broker.store.lock:  # retention changes it on another thread
-        return stream.visible(start, stop) if start < stop else []
+    return stream.visible(start, stop) if start < stop else []
 
 
 def gone_below(stream: Stream) -> int:
