@@ -8,7 +8,9 @@ is done is fed before `turn`, and what comes of it is read there.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -22,9 +24,10 @@ from leveret.broker.broker import Broker
 from leveret.broker.groups.group import Group
 from leveret.broker.groups.partition import Partition
 from leveret.broker.streams.stream import Stream
+from leveret.storage.errors import WriteFailed
 from leveret.storage.store import Store
 from leveret.testing.definitions import MemoryDefinitions
-from leveret.testing.disk import SimulatedDisk
+from leveret.testing.disk import FailAt, SimulatedDisk
 from tests.faults.broker_wire import Frame, Wire
 from tests.faults.history import SMALL
 
@@ -127,6 +130,10 @@ class Bench:
         self._unconfirmed: dict[int, bytes] = {}
         self._sequence = 0
         self._synced_aside = False
+        self.spoilt = False
+        """Whether the disk has failed in this life: clients may have been refused something."""
+        self.disk_fails = False
+        """Whether the last sync did: then nobody is owed anything until one works."""
         self._wires = 0
         self.store: Store
         self.broker: Broker
@@ -138,7 +145,8 @@ class Bench:
         """Starts it over what the disk holds; whoever was connected is not."""
         self.members.clear()
         self._unconfirmed.clear()
-        self._sequence, self._synced_aside = 0, False
+        self._sequence, self._synced_aside, self.disk_fails = 0, False, False
+        self.spoilt = False
         self.definitions.close()
         self.store = Store(
             self.disk, clock=self.now_us, entropy=lambda: self.random.getrandbits(64), options=SMALL
@@ -172,7 +180,7 @@ class Bench:
             due_us = self.broker.timers.next_due_us
             if due_us is not None and due_us <= self.clock_us:
                 self._tick()
-            elif sync and self.broker.wants_sync:
+            elif sync and self.broker.wants_sync and not self.disk_fails:
                 self.sync()
             elif not self.broker.has_more and not self._synced_aside:
                 break
@@ -181,13 +189,20 @@ class Bench:
         self._read()
 
     def sync(self) -> None:
-        self.store.sync()
-        self.broker.synced()
+        try:
+            self.store.sync()
+        except WriteFailed as error:
+            self.disk_fails = True
+            self.broker.write_failed(error)
+        else:
+            self.disk_fails = False
+            self.broker.synced()
 
     def sync_aside(self) -> None:
         """As another thread does it, at any moment: the broker hears of it with its next turn."""
-        self.store.sync()
-        self._synced_aside = True
+        with suppress(WriteFailed):  # it is tried again, and told then
+            self.store.sync()
+            self._synced_aside = True
 
     def _hear_of_syncs(self) -> None:
         if self._synced_aside:
@@ -225,6 +240,20 @@ class Bench:
         self.turn()
         self.store.close()
         self.disk = self.disk.restart()
+
+    # the disk
+
+    def spoil(self, after: int, *, torn: bool) -> None:
+        """From so many writes on nothing can be written, until it is healed."""
+        self.spoilt = True
+        kinds = ("write", "allocate", "create")
+        self.disk.before = FailAt(after, kinds, errno.ENOSPC, times=1 << 30, torn=torn)
+
+    def heal(self) -> None:
+        """Everything can be written again, and is."""
+        self.disk.before = None
+        self.sync()
+        self.turn()
 
     # what there is
 
@@ -405,7 +434,9 @@ class Bench:
                 through = [each for each in self._unconfirmed if each <= method.delivery_tag]
                 for each in through if method.multiple else [method.delivery_tag]:
                     self.confirmed.add(self._unconfirmed.pop(each))
-            elif not isinstance(method, commands.Basic.Nack):
+            elif isinstance(method, commands.Basic.Nack):
+                assert self.spoilt, "a publish is refused"
+            else:
                 assert not frame.channel or isinstance(method, _ANSWERS), f"the operator is told {method}"
 
     def _take(self, wire: Wire, frame: Frame) -> None:
@@ -415,7 +446,11 @@ class Bench:
         if isinstance(frame.method, commands.Basic.Cancel):
             member.consumer = None
             return
-        assert isinstance(frame.method, commands.Basic.Deliver), f"{member.name} is told {vars(frame.method)}"
+        if isinstance(frame.method, commands.Channel.Close):
+            assert self.spoilt, f"{member.name} is told {frame.method.reply_text}"
+            member.consumer = None
+            return
+        assert isinstance(frame.method, commands.Basic.Deliver), f"{member.name} is told {frame.method.name}"
         headers = headers_of(frame.header)
         place = (str(headers["x-stream"]), int(str(headers["x-stream-offset"])))
         member.tags[frame.method.delivery_tag] = place

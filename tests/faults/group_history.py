@@ -19,6 +19,7 @@ from random import Random
 from leveret.broker.groups.partition import Partition
 from leveret.broker.groups.settings import Settings
 from leveret.broker.groups.topics import streams_of
+from leveret.storage.errors import WriteFailed
 from leveret.storage.recovery import UNFINISHED
 from leveret.storage.wal import Round
 from leveret.testing.disk import CutAt, PowerCut
@@ -28,6 +29,17 @@ from tests.properties.group_model import Cell, GroupModel, Letter, Place, Rules
 from tests.properties.group_walk import WEIGHTS, GroupWalk, offsets_in, unsettled_in
 
 STEPS = {name: weight for name, weight in WEIGHTS.items() if name != "restart"}
+ON_A_BAD_DISK = (
+    "settle",
+    "publish",
+    "pass_time",
+    "send_back",
+    "end_transaction",
+    "join",
+    "cancel",
+    "leave",
+    "change",
+)
 
 
 @dataclass(frozen=True)
@@ -58,6 +70,8 @@ class GroupHistory:
         self.rounds: dict[int, Picture] = {}
         """By ticket: how it looked when the round was closed."""
         self.safe_ticket = 0
+        self.torn = False
+        """Whether a failing disk has done writes by half: then a header may be found damaged."""
         self._noise = 0.0
         self._opened = False
 
@@ -67,6 +81,7 @@ class GroupHistory:
                 self.live()
             self.fall()
         self.open()
+        self.walk.drain()
 
     # one life
 
@@ -77,7 +92,7 @@ class GroupHistory:
         bench.open()
         self._opened = True
         self.check()
-        self.walk.model = self._model()
+        self.walk.model, self.walk.exact = self._model(), True
         self.walk.late.clear()
         self.rounds = {bench.store.safe_ticket: self.picture()}
         self._watch()
@@ -91,15 +106,34 @@ class GroupHistory:
             disk.before = CutAt(self.random.randrange(1, self.random.choice([30, 100, 300])))
         self._noise = self.random.choice([0.0, 0.05, 0.3])
         self.walk.step("join", 0, self.random.randrange(99), hasty=False)
-        names, weights = list(STEPS), list(STEPS.values())
-        for _ in range(self.random.randrange(self.steps)):
-            name = self.random.choices(names, weights)[0]
-            one, two = self.random.randrange(9999), self.random.randrange(9999)
-            self.walk.step(name, one, two, hasty=self.random.random() < 0.5)
+        self._go(list(STEPS), self.random.randrange(self.steps))
         if self.random.random() < 0.2:
             disk.before = None
             self.walk.turn(hasty=False)
             self.walk.bench.store.close()
+        elif self.random.random() < 0.3:
+            self._suffer()
+
+    def _go(self, names: list[str], steps: int) -> None:
+        weights = [STEPS[name] for name in names]
+        for _ in range(steps):
+            name = self.random.choices(names, weights)[0]
+            one, two = self.random.randrange(9999), self.random.randrange(9999)
+            with suppress(WriteFailed):  # an operator is told
+                self.walk.step(name, one, two, hasty=self.random.random() < 0.5)
+
+    def _suffer(self) -> None:
+        """The disk is full for a while; sometimes all goes on after that."""
+        bench = self.walk.bench
+        self.walk.lose_track()
+        self.torn |= (torn := self.random.random() < 0.3)
+        bench.spoil(self.random.randrange(1, 6), torn=torn)
+        self._go(list(ON_A_BAD_DISK), self.random.randrange(30))
+        if self.random.random() < 0.7:
+            bench.heal()
+            self.check_held()
+            self._go(list(ON_A_BAD_DISK), self.random.randrange(10))
+            self.check_held()
 
     def fall(self) -> None:
         """The end of a life, and sometimes a power cut in the middle of the recovery after it."""
@@ -115,6 +149,12 @@ class GroupHistory:
         if self._opened:
             self.safe_ticket = bench.store.safe_ticket
         bench.disk = bench.disk.restart() if self.random.random() < 0.2 else bench.disk.crash(self.random)
+
+    def check_held(self) -> None:
+        """What is in flight is held by somebody, and nobody holds anything else."""
+        for name, partition in self.walk.bench.partitions.items():
+            held = sorted(offset for run in partition.held() for offset in range(*run.offsets))
+            assert offsets_in(partition.progress.in_flight.ranges()) == held, f"in flight in {name}"
 
     # watching
 
@@ -161,7 +201,7 @@ class GroupHistory:
     def check(self) -> None:
         bench = self.walk.bench
         damage = [each for each in bench.store.damage if each.what != UNFINISHED]
-        assert damage == [], damage
+        assert damage == [] or self.torn, damage
         self._check_cursors()
         found = self.picture()
         if not self.rounds:

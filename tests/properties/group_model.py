@@ -15,6 +15,7 @@ from typing import NamedTuple
 Place = tuple[str, int]
 """A message: its partition, and the offset in it."""
 LOST = "its member was lost"
+ASKED_FOR_AGAIN = "asked for again by its member"
 SENT_BACK = "sent back by its member"
 REJECTED = "rejected by its member"
 
@@ -177,17 +178,19 @@ class GroupModel:
         if self._holds(place, member, tag):
             self._return(place, error or SENT_BACK, now_us=0, due_us=due_us, counted=counted)
 
-    def lost(self, member: str, *, buffered: bool = True) -> None:
-        """Everything that it held is there again, now; `buffered` also what it was about to settle."""
+    def lost(self, member: str) -> None:
+        """Everything that it held is there again, now."""
+        for place in [place for place, flight in self.flights.items() if flight.member == member]:
+            self._return(place, LOST, now_us=0)
+        self.lapsed.pop(member, None)
+
+    def recovered(self, member: str) -> None:
+        """The same at its own wish, but for what it is about to settle."""
         held = [
-            place
-            for place, flight in self.flights.items()
-            if flight.member == member and (buffered or not flight.buffered)
+            place for place, flight in self.flights.items() if flight.member == member and not flight.buffered
         ]
         for place in held:
-            self._return(place, LOST, now_us=0)
-        if buffered:
-            self.lapsed.pop(member, None)
+            self._return(place, ASKED_FOR_AGAIN, now_us=0)
 
     def tick(self, now_us: int) -> None:
         """Deadlines that have come."""

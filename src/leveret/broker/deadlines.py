@@ -79,8 +79,11 @@ def allow(consumer: Consumer, timeout_us: int) -> None:
     """Changes the time that a consumer has, also for what it holds already."""
     before, consumer.timeout_us = consumer.timeout_us, timeout_us
     if not before:  # nobody has kept account
+        buffered = () if consumer.channel.transaction is None else consumer.channel.transaction.settled()
         runs = consumer.channel.unacked.held_by((consumer,))
-        consumer.waited = deque(Waited(run.since_us, run.start, run.stop) for run in runs)
+        runs += [run for run in buffered if run.holder is consumer]
+        waited = [Waited(run.since_us, run.start, run.stop) for run in runs]
+        consumer.waited = deque(sorted(waited, key=lambda each: each.since_us))
     if timeout_us:
         _set_timer(consumer)
     else:
