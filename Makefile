@@ -38,11 +38,12 @@ format: $(READY) ## Format the code and mend what can be mended automatically
 types: $(READY) ## Check the types of the package
 	$(BIN)/mypy --strict src
 
-bench: $(READY) ## Measure store, broker, toolkit and Spark side beside RabbitMQ, aio-pika and pika, on this machine
+bench: $(READY) ## Measure store, broker, toolkit, Spark side and groups beside RabbitMQ, aio-pika and pika, on this machine
 	$(BIN)/python -m bench.storage
 	$(BIN)/python -m bench.broker
 	$(BIN)/python -m bench.client
 	$(BIN)/python -m bench.spark
+	$(BIN)/python -m bench.groups
 
 docs: $(READY) ## Write the pages that are generated: docs/guide/compatibility.md, from the tests
 	$(BIN)/python -m tests.compatibility

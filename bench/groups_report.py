@@ -116,7 +116,12 @@ def weighed(figure: str) -> Bar:
 
 BARS = [
     Bar("rate", "group / queue", 0.7, over("group", "queue", "rate"), least=True),
-    Bar("groups", "four / one, with publishing", 1.1, over("four with", "one with", "broker_cpu_us")),
+    Bar(
+        "groups",
+        "four / one, with publishing",
+        1.1,
+        over("four with publishing", "one with publishing", "broker_cpu_us"),
+    ),
     Bar("groups", "four / one, reading", 1.1, over("four reading", "one reading", "broker_cpu_us")),
     Bar("holes", "delivers behind / empty", 2 / 3, over("behind", "empty", "deliver_rate"), least=True),
     Bar("holes", "settles behind / empty", 2 / 3, over("behind", "empty", "settle_rate"), least=True),

@@ -430,12 +430,14 @@ class Bench:
             wire.connection.out_bytes = 0  # all of it was read
         for frame in self.operator.received():
             method = frame.method
-            if isinstance(method, commands.Basic.Ack):
+            if isinstance(method, commands.Basic.Ack | commands.Basic.Nack):
                 through = [each for each in self._unconfirmed if each <= method.delivery_tag]
-                for each in through if method.multiple else [method.delivery_tag]:
-                    self.confirmed.add(self._unconfirmed.pop(each))
-            elif isinstance(method, commands.Basic.Nack):
-                assert self.spoilt, "a publish is refused"
+                tags = through if method.multiple else [method.delivery_tag]
+                bodies = [self._unconfirmed.pop(tag) for tag in tags]
+                if isinstance(method, commands.Basic.Ack):
+                    self.confirmed.update(bodies)
+                else:
+                    assert self.spoilt, f"{bodies} are refused"
             else:
                 assert not frame.channel or isinstance(method, _ANSWERS), f"the operator is told {method}"
 

@@ -25,8 +25,9 @@ from leveret.storage.wal import Round
 from leveret.testing.disk import CutAt, PowerCut
 from tests.faults.broker_account import Watched
 from tests.faults.group_clients import AGE_S, GROUP, TOPIC
+from tests.properties.group_checks import offsets_in, unsettled_in
 from tests.properties.group_model import Cell, GroupModel, Letter, Place, Rules
-from tests.properties.group_walk import WEIGHTS, GroupWalk, offsets_in, unsettled_in
+from tests.properties.group_walk import WEIGHTS, GroupWalk
 
 STEPS = {name: weight for name, weight in WEIGHTS.items() if name != "restart"}
 ON_A_BAD_DISK = (

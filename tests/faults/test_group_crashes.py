@@ -9,7 +9,7 @@ from leveret.broker import accounts
 from tests.faults.group_history import GroupHistory
 
 FIRST = int(os.environ.get("LEVERET_SEED", "0"))
-HISTORIES = int(os.environ.get("LEVERET_HISTORIES", "60"))
+HISTORIES = int(os.environ.get("LEVERET_HISTORIES", "40"))
 GROUPS = 4
 
 

@@ -2,21 +2,18 @@
 
 `GroupWalk.step` takes a name and two numbers that choose the details (which member, which message, how long),
 so that Hypothesis and a seeded random can both lead the way. After every step the broker must be as the model
-is (`look`): what is settled is never delivered again, what is not is never forgotten, progress
-moves back by a seek only, nobody waits in vain. Members, wires and the broker's life are `Bench`'s.
+is: that is looked at in `group_checks`. Members, wires and the broker's life are `Bench`'s.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from leveret.amqp.properties import headers_of
-from leveret.broker.groups.partition import Partition
-from tests.faults.group_clients import AGE_S, Bench, Delivery, Member, Wanted
-from tests.properties.group_model import Flight, GroupModel, Letter, Place, Rules
+from tests.faults.group_clients import Member, Wanted
+from tests.properties.group_checks import Compared
+from tests.properties.group_model import GroupModel
 
 T = TypeVar("T")
 
@@ -53,29 +50,8 @@ CHANGES: Sequence[tuple[str, str, Any]] = (
 """As the model calls them, as the broker does, and the value."""
 
 
-class GroupWalk:
+class GroupWalk(Compared):
     """`walk.step("settle", 7, 3, hasty=False)`; `walk.drain()` at the end."""
-
-    def __init__(self, *, partitions: int, orderly: bool, ages: bool, seed: int) -> None:
-        self.bench = Bench(
-            partitions=partitions,
-            seed=seed,
-            ages=ages,
-            deliver=self._delivered,
-            ticked=self._ticked,
-            turned=self._turned,
-        )
-        self.ages = ages
-        self.model = GroupModel(Rules(orderly=orderly))
-        self.ends_us: dict[str, list[tuple[int, int]]] = {}
-        """When each stream was how long."""
-        self.late: dict[str, list[tuple[int, int]]] = {}
-        """What members have settled too late in transactions that are not committed."""
-        self.quiet = True
-        """Whether nothing waits for a sync."""
-        self.exact = True
-        """Whether the model knows what has happened; not after a disk has failed."""
-        self.done: Counter[str] = Counter()
 
     def begin(self) -> None:
         self.bench.open()
@@ -95,63 +71,10 @@ class GroupWalk:
         self.bench.turn(sync=not hasty)
         self.look()
 
-    def lose_track(self) -> None:
-        """From here on nothing is compared: what happens depends on which write fails."""
-        self.exact = False
-        self.model = GroupModel(self.model.rules)
-
-    # what the bench tells
-
-    def _turned(self) -> None:
-        for name, stream in self.bench.streams.items():
-            self.ends_us.setdefault(name, []).append((self.bench.clock_us, stream.log.next))
-        if not self.exact:
-            return
-        self._note_appended()
-        for partition in self.bench.partitions.values():
-            self._take_out_gone(partition)
-
-    def _delivered(self, got: Delivery) -> None:
-        self.done["delivery"] += 1
-        if not self.exact:
-            return
-        self.model.delivered(
-            got.place, Flight(got.member.name, got.tag, self.bench.clock_us), returns=got.returns
-        )
-        got.member.consumers[got.tag] = got.member.consumer or ""
-        assert self._credit(got.member) >= 0, f"{got} is more than was asked for"
-        assert got.member.wire.connection.writable, f"{got} is for one who does not read"
-        assert got.body.split()[0].decode() == got.place[0]
-        assert got.redelivered or not got.returns
-
-    def _ticked(self, now_us: int) -> None:
-        before = len(self.model.flights)
-        self.model.tick(now_us)
-        self.done["timeout"] += before - len(self.model.flights)
-
-    def _note_appended(self) -> None:
-        for name, partition in self.bench.partitions.items():
-            new = self._visible(partition, self.model.ends.get(name, 0))
-            self.model.appended(name, new, partition.log.next)
-
-    def _visible(self, partition: Partition, start: int) -> list[int]:
-        end = partition.log.next
-        return offsets_in(partition.stream.visible(start, end)) if start < end else []
-
     # members
-
-    @property
-    def _joined(self) -> list[Member]:
-        return [member for member in self.bench.members if member.consumer is not None]
 
     def _is_open(self, member: Member) -> bool:
         return member.number in member.wire.connection.channels
-
-    def _credit(self, member: Member) -> int:
-        """What its consumer may be sent beside what it holds, and its channel altogether."""
-        tags = [flight.tag for flight in self.model.flights.values() if flight.member == member.name]
-        credit = member.prefetch - sum(member.consumers.get(tag) == member.consumer for tag in tags)
-        return min(credit, member.shared - len(tags)) if member.shared else credit
 
     def _given(self) -> dict[str, Any]:
         """A member that makes the group says what it is to be; others need not."""
@@ -188,9 +111,9 @@ class GroupWalk:
         return True
 
     def cancel(self, one: int, two: int) -> bool:
-        if not self._joined:
+        if not self.joined:
             return self.join(one, two)
-        self.bench.cancel(_pick(self._joined, one))
+        self.bench.cancel(_pick(self.joined, one))
         return True
 
     def leave(self, one: int, two: int) -> bool:
@@ -250,7 +173,7 @@ class GroupWalk:
     def settle(self, one: int, two: int) -> bool:
         chosen = self._chosen(one, two)
         if chosen is None:
-            return self.join(one, two) if not self._joined else self.publish(one, two)
+            return self.join(one, two) if not self.joined else self.publish(one, two)
         member, tag = chosen
         how = ("ack", "ack", "nack", "ack", "nack", "reject", "ack")[(one + two) % 7]
         self.done[how] += 1
@@ -330,7 +253,7 @@ class GroupWalk:
         return True
 
     def change_mode(self, one: int, two: int) -> bool:
-        if self.bench.group is None or self._joined or self.model.flights:
+        if self.bench.group is None or self.joined or self.model.flights:
             return False
         orderly = not self.model.rules.orderly
         self._change({"mode": "orderly" if orderly else "concurrent"}, orderly=orderly)
@@ -349,7 +272,7 @@ class GroupWalk:
         partition = _pick(list(self.bench.partitions.values()), one)
         offset = two % (partition.log.next + 1)
         self.bench.act(lambda: partition.seek(offset, who=b"operator", why=b"because"))
-        self.model.sought(partition.name, self._visible(partition, offset))
+        self.model.sought(partition.name, self.visible(partition, offset))
         return True
 
     def skip(self, one: int, two: int) -> bool:
@@ -362,7 +285,7 @@ class GroupWalk:
 
     def recall(self, one: int, two: int) -> bool:
         """As a redrive does it."""
-        places = [(name, at) for name, each in self.bench.partitions.items() for at in self._visible(each, 0)]
+        places = [(name, at) for name, each in self.bench.partitions.items() for at in self.visible(each, 0)]
         settled = [place for place in places if place not in self.model.cells]
         if not settled:
             return False
@@ -424,96 +347,6 @@ class GroupWalk:
         self.turn(hasty=False)
         return self.join(one, two)
 
-    # what must be true
-
-    def look(self) -> None:
-        self._turned()
-        if not self.exact:
-            return
-        for partition in self.bench.partitions.values():
-            self._compare(partition)
-        assert Counter(self.letters()) == Counter(self.model.letters)
-        group = self.bench.group
-        if group is not None:
-            assert group.stale_acks == self.model.stale
-        if self.quiet:
-            self._nobody_waits_in_vain()
-
-    def _take_out_gone(self, partition: Partition) -> None:
-        """What the broker settles by itself: worn out when it was about to be delivered, or too old."""
-        unsettled = unsettled_in(partition)
-        buried = Counter(each.place for each in self.letters())
-        buried.subtract(each.place for each in self.model.letters)
-        for offset, _ in list(self.model.of(partition.name)):
-            place = (partition.name, offset)
-            if offset in unsettled:
-                continue
-            if buried[place] > 0:
-                self.model.buried(place)
-                self.done["worn out"] += 1
-                continue
-            assert self.ages, f"{place} is gone, and nobody settled it"
-            age_us = self.age_us(place)
-            assert age_us >= AGE_S * 1_000_000, f"retention took {place} after {age_us} us"
-            self.model.expired(place)
-            self.done["expired"] += 1
-
-    def age_us(self, place: Place) -> int:
-        """For how long a message has been there, at least."""
-        name, offset = place
-        came_us = (at_us for at_us, end in self.ends_us[name] if offset < end)
-        return self.bench.clock_us - next(came_us, self.bench.clock_us)
-
-    def _compare(self, partition: Partition) -> None:
-        """The broker has what the model has."""
-        name, progress, now_us = partition.name, partition.progress, self.bench.clock_us
-        cells = dict(self.model.of(name))
-        assert unsettled_in(partition) == list(cells), f"unsettled in {name}"
-        in_flight = sorted(offset for each, offset in self.model.flights if each == name)
-        assert offsets_in(progress.in_flight.ranges()) == in_flight, f"in flight in {name}"
-        held = sorted(offset for run in partition.held() for offset in range(*run.offsets))
-        assert held == in_flight, f"held in {name}"
-        delays = {offset: due_us for offset, due_us in progress.delays() if due_us > now_us}
-        assert delays == {offset: cell.due_us for offset, cell in cells.items() if cell.due_us > now_us}
-        returns = {offset: count for offset, count in progress.counts.items() if count}
-        assert returns == {offset: cell.returns for offset, cell in cells.items() if cell.returns}
-        errors = {offset: why.decode() for offset, why in progress.reasons.items()}
-        assert errors == {offset: cell.error for offset, cell in cells.items() if cell.error}
-        sent_back = [offset for offset, cell in cells.items() if cell.sent_back]
-        assert offsets_in(progress.postponed.ranges()) == sent_back, f"sent back in {name}"
-        mark = partition.watermark
-        assert mark == self.model.watermark(name), f"progress of {name}"
-        assert mark >= self.model.marks.get(name, 0), f"progress of {name} has moved back"
-        self.model.marks[name] = mark
-
-    def letters(self) -> list[Letter]:
-        """The dead ones, as they tell their stories."""
-        queue = self.bench.broker.vhosts["/"].queues.get("%DLQ%billing")
-        found = []
-        for record in queue.log.read(list(queue.progress.ready_ranges())) if queue is not None else []:
-            told = headers_of(record.header)
-            place = (str(told["x-stream"]), int(str(told["x-stream-offset"])))
-            found.append(Letter(place, int(str(told["x-attempts"])), str(told["x-error"])))
-        return found
-
-    def _nobody_waits_in_vain(self) -> None:
-        """Nothing can be delivered for which somebody has credit."""
-        reading = [member for member in self._joined if member.wire.connection.writable]
-        willing = {member.consumer for member in reading if self._credit(member) > 0}
-        for name, partition in self.bench.partitions.items():
-            waiting = self.model.deliverable(name, self.bench.clock_us)
-            if self.model.rules.orderly:
-                busy = any(each == name for each, _ in self.model.flights)
-                assert partition.owner is not None or busy or not self._joined, f"{name} has no owner"
-                served = partition.owner is not None and partition.owner.tag in willing
-            else:
-                served = bool(willing)
-            assert not (waiting and served), f"{waiting} of {name} wait in vain"
-        if self.model.rules.orderly and self._joined and not self.model.flights:
-            shares = Counter({member.consumer: 0 for member in self._joined})
-            shares.update(each.owner.tag for each in self.bench.partitions.values() if each.owner is not None)
-            assert max(shares.values()) - min(shares.values()) <= 1, f"uneven: {shares}"
-
     def drain(self) -> None:
         """Everything that is left can be consumed."""
         if self.bench.group is None:
@@ -541,13 +374,3 @@ class GroupWalk:
 
 def _pick(options: Sequence[T], number: int) -> T:
     return options[number % len(options)]
-
-
-def unsettled_in(partition: Partition) -> list[int]:
-    """The offsets that the broker has not settled."""
-    settled, end = partition.progress.settled, partition.log.next
-    return offsets_in(settled.unsettled(0, end)) if end else []
-
-
-def offsets_in(ranges: Iterable[tuple[int, int]]) -> list[int]:
-    return [offset for start, stop in ranges for offset in range(start, stop)]

@@ -21,7 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 from leveret.broker import accounts
 from tests.properties.group_walk import WEIGHTS, GroupWalk
 
-EXAMPLES = int(os.environ.get("LEVERET_GROUPS", "60"))
+EXAMPLES = int(os.environ.get("LEVERET_GROUPS", "40"))
 numbers = st.integers(0, 9999)
 
 

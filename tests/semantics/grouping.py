@@ -17,10 +17,12 @@ from leveret.broker.groups.group import Group
 from leveret.broker.groups.partition import Partition
 from leveret.broker.vhost import VirtualHost
 from leveret.testing.broker import Broker
+from leveret.testing.clock import VirtualClock
 from tests.semantics.client import Channel, Got
 
 T = TypeVar("T")
 STREAM = {"x-queue-type": "stream"}
+MOMENT_S = 0.000_001
 
 
 def arguments(group: str = "billing", **settings: Any) -> dict[str, Any]:
@@ -83,6 +85,22 @@ def dead_letter(channel: Channel, group: str = "billing") -> Got | None:
 
 def numbered(count: int, start: int = 0) -> list[str]:
     return [f"m{number}" for number in range(start, start + count)]
+
+
+def one_taken(channel: Channel, member: Channel, count: int = 1, **settings: Any) -> None:
+    """So many messages of `s`, all of them with the member."""
+    stream(channel)
+    publish(channel, *numbered(count))
+    join(member, **settings)
+    assert received(member, count) == list(range(count))
+
+
+def comes_after(member: Channel, clock: VirtualClock, seconds: float) -> bool:
+    """Whether nothing comes before that time, and one message then."""
+    clock.advance(seconds - MOMENT_S)
+    early = member.quiet()
+    clock.advance(MOMENT_S)
+    return not early and len(member.deliveries(1)) == 1
 
 
 def offsets(found: Iterable[Got]) -> list[int]:

@@ -334,3 +334,19 @@ def test_who_may_not_read_a_stream_is_no_member(
     assert code == 403
     assert "access to queue 'orders-1' in vhost '/' refused for user 'guest'" in text
     assert groups(broker) == []
+
+
+def test_where_a_group_begins_is_not_said_as_readers_say_it(channel: Channel, broker: Broker) -> None:
+    stream(channel)
+    text = "PRECONDITION_FAILED - x-stream-offset is for readers without a group; a group has x-group-start"
+    assert refusal(channel, arguments={**arguments(), "x-stream-offset": "last"}) == (406, text)
+    assert groups(broker) == []
+
+
+def test_an_empty_name_stands_for_what_was_declared_last(channel: Channel, open_channel: OPEN) -> None:
+    stream(channel)
+    publish(channel, "a")
+    stream(channel)
+    assert received(join(channel, ""), 1) == [0]
+    expected = (404, "NOT_FOUND - no previously declared queue")
+    assert refusal(open_channel(), "", arguments=arguments()) == expected

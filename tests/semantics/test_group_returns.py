@@ -12,10 +12,11 @@ from leveret.testing.clock import VirtualClock
 from tests.semantics.client import Channel
 from tests.semantics.grouping import (
     Watched,
+    comes_after,
     dead_letter,
     join,
-    numbered,
     offsets,
+    one_taken,
     publish,
     received,
     stream,
@@ -23,7 +24,6 @@ from tests.semantics.grouping import (
 )
 
 OPEN = Callable[..., Channel]
-MOMENT_S = 0.000_001
 LEVELS_S = [1, 5, 10, 30, *(60 * minutes for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 60, 120))]
 
 
@@ -32,26 +32,10 @@ def billing(broker: Broker) -> Watched:
     return Watched(broker)
 
 
-def one_taken(channel: Channel, member: Channel, count: int = 1, **settings: Any) -> None:
-    """So many messages, all of them with the member."""
-    stream(channel)
-    publish(channel, *numbered(count))
-    join(member, **settings)
-    assert received(member, count) == list(range(count))
-
-
 def send_back(channel: Channel, tag: int, delay_ms: int, **headers: Any) -> None:
     """With a delay of the client's choice."""
     wish = {"x-delivery-tag": tag, "x-delay": delay_ms, **headers}
     channel.publish("amq.leveret.requeue", headers=wish)
-
-
-def comes_after(member: Channel, clock: VirtualClock, seconds: float) -> bool:
-    """Whether nothing comes before that time, and one message then."""
-    clock.advance(seconds - MOMENT_S)
-    early = member.quiet()
-    clock.advance(MOMENT_S)
-    return not early and len(member.deliveries(1)) == 1
 
 
 # levels
@@ -181,171 +165,6 @@ def test_what_was_not_a_try_is_not_counted(channel: Channel, open_channel: OPEN,
     member.nack(got.tag)
     member.quiet()
     assert dead_letter(channel) is not None
-
-
-# deadlines
-
-
-def test_every_delivery_has_its_own_deadline(
-    channel: Channel, open_channel: OPEN, clock: VirtualClock, billing: Watched
-) -> None:
-    stream(channel)
-    member = join(open_channel(), consume_timeout=1000, delays="1h")
-    for number in range(4):
-        publish(channel, f"m{number}")
-        member.delivery()
-        clock.advance(0.2)
-    member.ack(2)
-    member.quiet()
-    held = []
-    for _ in range(5):  # 0.8 s have passed: 0 is due at 1.0, 2 at 1.4, 3 at 1.6
-        clock.advance(0.2)
-        held.append(billing.at(lambda each: [run.offsets[0] for run in each.held()]))
-    assert held == [[2, 3], [2, 3], [3], [], []]
-
-
-def test_a_timeout_counts_as_a_return_and_says_so(
-    channel: Channel, open_channel: OPEN, clock: VirtualClock, billing: Watched
-) -> None:
-    member = open_channel()
-    one_taken(channel, member, consume_timeout=2000, delays="3s")
-    clock.advance(2)
-    assert billing.at(lambda each: each.progress.reasons) == {0: b"no answer within 2000 ms"}
-    assert comes_after(member, clock, 3)
-    assert billing.at(lambda each: each.progress.counts) == {0: 1}
-
-
-def test_credit_comes_back_with_the_deadline(
-    channel: Channel, open_channel: OPEN, clock: VirtualClock
-) -> None:
-    stream(channel)
-    publish(channel, *numbered(3))
-    member = join(open_channel(), prefetch=1, consume_timeout=1000, delays="1h")
-    taken = []
-    for _ in range(3):
-        taken += received(member, 1)
-        clock.advance(1)
-    assert taken == [0, 1, 2]
-
-
-def test_in_orderly_mode_there_is_no_deadline(
-    channel: Channel, open_channel: OPEN, clock: VirtualClock, billing: Watched
-) -> None:
-    member = open_channel()
-    one_taken(channel, member, mode="orderly", consume_timeout=1000)
-    clock.advance(24 * 3600)
-    assert billing.in_flight() == 1
-
-
-def test_a_deadline_holds_also_while_the_group_is_paused(
-    channel: Channel, open_channel: OPEN, clock: VirtualClock, billing: Watched
-) -> None:
-    member = open_channel()
-    one_taken(channel, member, consume_timeout=1000, delays="1s")
-    billing.change(paused=True)
-    clock.advance(1)
-    assert billing.in_flight() == 0
-    clock.advance(60)
-    assert member.quiet() == []
-    billing.change(paused=False)
-    assert received(member, 1) == [0]
-
-
-def test_a_deadline_holds_also_after_the_member_has_cancelled(
-    channel: Channel, open_channel: OPEN, clock: VirtualClock, billing: Watched
-) -> None:
-    member = open_channel()
-    one_taken(channel, member, consume_timeout=1000, delays="1s")
-    member.cancel()
-    clock.advance(1)
-    assert (billing.in_flight(), billing.watermark()) == (0, 1)
-
-
-# settlements that come too late
-
-
-def test_a_late_ack_is_no_error_and_has_no_effect_and_is_counted(
-    channel: Channel,
-    open_channel: OPEN,
-    clock: VirtualClock,
-    billing: Watched,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    member = open_channel()
-    one_taken(channel, member, consume_timeout=1000, delays="1s")
-    clock.advance(1)
-    member.ack(1)
-    assert member.quiet() == []
-    assert (billing.stale_acks(), billing.lag()) == (1, 1)
-    assert "1 settlements came too late and were refused" in caplog.text
-    clock.advance(1)
-    assert received(member, 1) == [0]
-
-
-@pytest.mark.parametrize("late", [Channel.ack, Channel.nack, Channel.reject])
-def test_a_late_settlement_does_not_touch_the_next_delivery_of_the_message(
-    channel: Channel, open_channel: OPEN, clock: VirtualClock, billing: Watched, late: Callable[..., None]
-) -> None:
-    member = open_channel()
-    one_taken(channel, member, consume_timeout=1000, delays="1s")
-    clock.advance(1)
-    clock.advance(1)
-    again = member.delivery()
-    late(member, 1)
-    member.quiet()
-    assert (billing.in_flight(), billing.stale_acks()) == (1, 1)
-    member.ack(again.tag)
-    member.quiet()
-    assert billing.lag() == 0
-
-
-def test_a_late_settlement_twice_is_an_unknown_tag(
-    channel: Channel, open_channel: OPEN, clock: VirtualClock
-) -> None:
-    member = open_channel()
-    one_taken(channel, member, consume_timeout=1000)
-    clock.advance(1)
-    member.ack(1)
-    member.ack(1)
-    error = member.error()
-    assert (error.code, error.text) == (406, "PRECONDITION_FAILED - unknown delivery tag 1")
-
-
-def test_an_ack_of_several_settles_those_that_are_not_late(
-    channel: Channel, open_channel: OPEN, clock: VirtualClock, billing: Watched
-) -> None:
-    stream(channel)
-    member = join(open_channel(), consume_timeout=1000, delays="1h")
-    for number in range(4):
-        publish(channel, f"m{number}")
-        member.delivery()
-        clock.advance(0.4)
-    # 1.6 s: 0 and 1 are late, 2 and 3 are not
-    assert billing.in_flight() == 2
-    member.ack(3, multiple=True)
-    member.quiet()
-    assert billing.in_flight() == 1
-    assert billing.at(lambda each: sorted(each.progress.postponed.ranges())) == [(0, 2)]
-
-
-def test_an_ack_of_several_up_to_a_late_one_settles_those_before(
-    channel: Channel, open_channel: OPEN, clock: VirtualClock, billing: Watched
-) -> None:
-    stream(channel)
-    publish(channel, *numbered(2))
-    one = open_channel()
-    join(one, tag="one", group="one", consume_timeout=0)
-    one.deliveries(2)
-    join(one, tag="two", group="two", consume_timeout=1000, delays="1h")
-    one.deliveries(2)
-    clock.advance(1)
-    one.ack(4, multiple=True)
-    one.quiet()
-    assert Watched(billing.broker, group="one").lag() == 0
-    assert (
-        Watched(billing.broker, group="two").lag(),
-        Watched(billing.broker, group="two").stale_acks(),
-    ) == (2, 2)
 
 
 # the last attempt

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from leveret.amqp.errors import PreconditionFailed
 from leveret.broker.unacked import Run
+from leveret.storage.offsets import Range
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
@@ -107,20 +108,26 @@ def _set_timer(consumer: Consumer) -> None:
 
 
 def _look(consumer: Consumer) -> None:
-    """Acts on the deliveries that are late, and sets the timer for the next."""
-    channel, waited = consumer.channel, consumer.waited
+    """Does with the deliveries that are late what their source says, and sets the timer for the next."""
+    channel, source, waited = consumer.channel, consumer.source, consumer.waited
     channel.watched.pop(consumer, None)
     latest_us = channel.broker.now_us() - consumer.timeout_us
+    late: list[Range] = []
     while waited and waited[0].since_us <= latest_us:
         oldest = waited[0]
         for run in _open_runs(consumer, oldest):
             if run.since_us > latest_us:
                 oldest.since_us, oldest.start = run.since_us, run.start
                 break
-            if not _act(consumer, run):
+            if _is_to_be_cancelled(consumer):
+                _cancel(consumer)
                 return
+            channel.take_back(source, run.start, run.stop)
+            late.append(run.offsets)
         else:
             waited.popleft()
+    if late:
+        source.take_back(sorted(late))
     _set_timer(consumer)
 
 
@@ -144,17 +151,11 @@ def _is_open(channel: Channel, waited: Waited) -> bool:
     return any(run.start < waited.stop and run.stop > waited.start for run in buffered)
 
 
-def _act(consumer: Consumer, late: Run[Consumer]) -> bool:
-    """Does what its source says; False when the consumer is gone with it."""
-    channel, source = consumer.channel, consumer.source
-    cancelled = not consumer.is_getter and channel.consumers.get(consumer.tag) is not consumer.account
-    if source.timeout_action == "cancel" and not cancelled and not source.deleted:
-        _cancel(consumer)
-        return False
-    offsets = [late.offsets]
-    channel.take_back(source, late.start, late.stop)
-    source.take_back(offsets)
-    return True
+def _is_to_be_cancelled(consumer: Consumer) -> bool:
+    """Unless it has cancelled itself, or what it consumes from is gone."""
+    source, running = consumer.source, consumer.channel.consumers.get(consumer.tag)
+    left = not consumer.is_getter and running is not consumer.account
+    return source.timeout_action == "cancel" and not left and not source.deleted
 
 
 def _cancel(consumer: Consumer) -> None:

@@ -328,24 +328,19 @@ class Feed(Source):
     def _retry(self, ranges: Sequence[Range], work: Work, *, counted: bool, why: bytes) -> None:
         """Back to where it was, but not before a delay that grows with the number of returns."""
         now_us = self.broker.now_us()
-        by_count: dict[int, list[int]] = {}
-        for start, stop in ranges:
-            for offset in range(start, stop):
-                by_count.setdefault(self.cursor.delivery_count(offset), []).append(offset)
-        for count, offsets in by_count.items():
+        for count, part in self.progress.by_count(ranges).items():
             due_us = now_us + 1000 * self.retry_delay_ms(count)
-            work.give_back(self, ranges_of(offsets), not_before_us=due_us, counted=counted, why=why)
+            work.give_back(self, part, not_before_us=due_us, counted=counted, why=why)
 
     def _bury_over_limit(
         self, ranges: Sequence[Range], limit: int, work: Work, *, why: bytes
     ) -> Sequence[Range]:
-        offsets = [offset for start, stop in ranges for offset in range(start, stop)]
-        over = [offset for offset in offsets if self.cursor.delivery_count(offset) >= limit]
+        by_count = self.progress.by_count(ranges)
+        over = sorted(each for count, part in by_count.items() if count >= limit for each in part)
         if not over:
             return ranges
-        deadletters.bury(self, ranges_of(over), Reason.DELIVERY_LIMIT, in_flight=True, work=work, why=why)
-        gone = set(over)
-        return ranges_of(offset for offset in offsets if offset not in gone)
+        deadletters.bury(self, over, Reason.DELIVERY_LIMIT, in_flight=True, work=work, why=why)
+        return sorted(each for count, part in by_count.items() if count < limit for each in part)
 
     def take_back(self, ranges: Sequence[Range]) -> None:
         if self.deleted:

@@ -24,7 +24,7 @@ from leveret.broker.notes import Notes
 from leveret.storage.errors import StorageError
 from leveret.storage.journal import Outcome
 from leveret.storage.log import Log
-from leveret.storage.offsets import OffsetSet, Range
+from leveret.storage.offsets import Range
 
 if TYPE_CHECKING:
     from leveret.broker.queue import Queue
@@ -185,8 +185,7 @@ class Leases:
         if not ranges:
             return start
         progress = self.queue.progress
-        held = OffsetSet(ranges)
-        counts = {offset: count for offset, count in progress.counts.items() if offset in held}
+        counts = progress.counts.within(ranges)
         lease = LeaseNote(query.name, query.last + 1, ranges, progress.redelivered_below, counts)
         try:
             self._write(replace(query, last=lease.number, void=void), lease)

@@ -19,11 +19,12 @@ from struct import Struct
 from leveret.storage.ackset import AckSet
 from leveret.storage.errors import BadRequest, NotInFlight
 from leveret.storage.journal import Entry, Kind, Outcome
+from leveret.storage.offsetmap import OffsetMap, V
 from leveret.storage.offsets import OFFSET_LIMIT, OffsetSet, Range
 from leveret.storage.records import Message
 
-_DUE_SHIFT = 64
-_OFFSET_MASK = (1 << _DUE_SHIFT) - 1
+_DUE_SHIFT, _START_SHIFT = 128, 64
+_OFFSET_MASK = (1 << 64) - 1
 _SECTIONS = Struct("<QQQQQQQ")
 _TAIL = Struct("<QQQ")
 _REASON = Struct("<QB")
@@ -41,9 +42,9 @@ class Progress:
         self.delayed = OffsetSet()
         self.postponed = OffsetSet()
         """Unsettled offsets that have been delayed, also when the delay is over: nothing waits for them."""
-        self.counts: dict[int, int] = {}
+        self.counts: OffsetMap[int] = OffsetMap()
         """How often an unsettled offset was returned; an offset that is in here has been delivered before."""
-        self.reasons: dict[int, bytes] = {}
+        self.reasons: OffsetMap[bytes] = OffsetMap()
         """Why some of those were returned the last time."""
         self.mark = start
         """No offset at or above it has been delivered."""
@@ -53,7 +54,7 @@ class Progress:
         self.retired_below = 0
         """One above the highest that retention took before anybody had settled it."""
         self._passed = 0  # where the search for the watermark goes on
-        self._due: list[int] = []  # a heap of due time << 64 | offset: 48 bytes a delay, and no scans
+        self._due: list[int] = []  # a heap of delays, see `_packed`; some of what one names may be over
         self._ready = [OffsetSet() for _ in range(priorities + 1)]
         self._levels = [OffsetSet() for _ in range(priorities + 1)]  # unsettled, by priority; [0] unused
 
@@ -105,9 +106,20 @@ class Progress:
 
     def delays(self) -> Iterator[tuple[int, int]]:
         """Offsets that are delayed, and until when, soonest first."""
-        for each in sorted(self._due):
-            if each & _OFFSET_MASK in self.delayed:
-                yield each & _OFFSET_MASK, each >> _DUE_SHIFT
+        for due_us, start, stop in map(_unpacked, sorted(self._due)):
+            for first, after in self.delayed.ranges(start, stop):
+                yield from ((offset, due_us) for offset in range(first, after))
+
+    def by_count(self, ranges: Sequence[Range]) -> dict[int, list[Range]]:
+        """These offsets by how often they were returned."""
+        rest = OffsetSet(ranges)
+        found = {}
+        for count, inside in self.counts.parts(ranges):
+            found[count] = inside
+            rest.remove_many(inside)
+        if rest:
+            found[0] = sorted([*found.get(0, ()), *rest.ranges()])
+        return found
 
     def is_redelivered(self, offset: int) -> bool:
         return offset < self.redelivered_below or offset in self.counts
@@ -195,9 +207,8 @@ class Progress:
         self.check_waiting(ranges)
         for level in self._ready:
             level.remove_many(ranges)
-        if self.delayed.remove_many(ranges):  # or an old time would end a later delay
-            self._due = [each for each in self._due if each & _OFFSET_MASK in self.delayed]
-            heapify(self._due)
+        if self.delayed.remove_many(ranges):
+            self._forget_delays()
         self.in_flight.add_many(ranges)
         self.leased.add_many(ranges)
 
@@ -212,11 +223,21 @@ class Progress:
         woken = 0
         due = self._due
         while due and due[0] >> _DUE_SHIFT <= now_us:
-            offset = heappop(due) & _OFFSET_MASK
-            if self.delayed.remove(offset, offset + 1):
-                self._ready[self._level(offset)].add(offset, offset + 1)
-                woken += 1
+            _, start, stop = _unpacked(heappop(due))
+            over = list(self.delayed.ranges(start, stop))
+            woken += self.delayed.remove_many(over)
+            self._make_ready(over)
         return woken
+
+    def _forget_delays(self) -> None:
+        """Of what is delayed no more: or an old time would end a later delay."""
+        left = [
+            _packed(due_us, *each)
+            for due_us, start, stop in map(_unpacked, self._due)
+            for each in self.delayed.ranges(start, stop)
+        ]
+        heapify(left)
+        self._due = left
 
     def settle(self, ranges: Sequence[Range]) -> None:
         """From in flight to settled."""
@@ -253,8 +274,9 @@ class Progress:
         self.settled = AckSet(start)
         for each in (self.in_flight, self.leased, self.delayed, self.postponed):
             each.clear()
-        self.counts, self.reasons, self._due, self._passed = {}, {}, [], 0
-        self.retired_below = 0
+        self.counts.clear()
+        self.reasons.clear()
+        self._due, self._passed, self.retired_below = [], 0, 0
 
     def retire(self, ranges: Sequence[Range]) -> None:
         """What was settled just now was too old, or too much."""
@@ -263,8 +285,7 @@ class Progress:
     def recall(self, ranges: Sequence[Range]) -> None:
         """From settled to ready, once more; the watermark stays where it is."""
         self.check_settled(ranges)
-        self._due = [each for each in self._due if each & _OFFSET_MASK in self.delayed]  # of an earlier life
-        heapify(self._due)
+        self._forget_delays()
         self._unsettle(ranges)
         self._make_ready(ranges)
 
@@ -344,38 +365,29 @@ class Progress:
     def _settle(self, ranges: Sequence[Range]) -> None:
         self.settled.settle_many(ranges)
         if self.counts:
-            self._forget_counts(ranges)
-            if self.postponed:
-                self.postponed.remove_many(ranges)
+            self.counts.remove_many(ranges)
+            self.reasons.remove_many(ranges)
+            self.postponed.remove_many(ranges)
         for level in self._levels[1:]:
             level.remove_many(ranges)
 
-    def _forget_counts(self, ranges: Sequence[Range]) -> None:
-        if sum(stop - start for start, stop in ranges) <= len(self.counts):
-            for start, stop in ranges:
-                for offset in range(start, stop):
-                    if self.counts.pop(offset, None) is not None and self.reasons:
-                        self.reasons.pop(offset, None)
-        else:
-            settled = self.settled
-            self.counts = {offset: n for offset, n in self.counts.items() if offset not in settled}
-            self.reasons = {offset: why for offset, why in self.reasons.items() if offset in self.counts}
-
     def _count(self, ranges: Sequence[Range], counted: bool, why: bytes = b"") -> None:
-        counts = self.counts
-        for start, stop in ranges:
-            for offset in range(start, stop):
-                counts[offset] = counts.get(offset, 0) + counted
-                if why:
-                    self.reasons[offset] = why
+        """They came back: once more, where that is `counted`."""
+        first_time = OffsetSet(ranges)
+        for count, inside in list(self.counts.parts(ranges)):
+            first_time.remove_many(inside)
+            if counted:
+                self.counts.put(inside, count + 1)
+        if first_time:
+            self.counts.put(list(first_time.ranges()), int(counted))
+        if why:
+            self.reasons.put(ranges, why)
 
     def _delay(self, ranges: Sequence[Range], not_before_us: int) -> None:
         self.delayed.add_many(ranges)
         self.postponed.add_many(ranges)
-        due = not_before_us << _DUE_SHIFT
         for start, stop in ranges:
-            for offset in range(start, stop):
-                heappush(self._due, due | offset)
+            heappush(self._due, _packed(not_before_us, start, stop))
 
     def _level(self, offset: int) -> int:
         for level in range(len(self._levels) - 1, 0, -1):
@@ -415,8 +427,7 @@ class Progress:
             if entry.not_before_us:
                 self.delayed.add_many(ranges)
                 self.postponed.add_many(ranges)
-                due = entry.not_before_us << _DUE_SHIFT
-                self._due.extend(due | offset for start, stop in ranges for offset in range(start, stop))
+                self._due.extend(_packed(entry.not_before_us, start, stop) for start, stop in ranges)
         elif entry.kind is Kind.MARKED:
             self.mark = max(self.mark, ranges[0][1])
         elif entry.kind is Kind.REOPENED:
@@ -428,8 +439,7 @@ class Progress:
 
     def open(self, present: Iterable[Range], stop: int) -> list[Range]:
         """Makes ready what is present; settles, and returns, what is neither present nor settled."""
-        latest = {each & _OFFSET_MASK: each for each in self._due}  # a later entry replaces an earlier one
-        self._due = [each for offset, each in latest.items() if offset in self.delayed]
+        self._due = _latest(self._due, self.delayed)
         heapify(self._due)
         self._end = stop
         there = OffsetSet(present)
@@ -478,11 +488,11 @@ class Progress:
     def encode(self) -> bytes:
         """Everything but what is ready and the priorities, which the log knows."""
         due = array("Q", chain.from_iterable(self.delays()))
-        counts = array("Q", chain.from_iterable(self.counts.items()))
+        counts = array("Q", chain.from_iterable(self.counts.pairs()))
         sets = [self.settled.encode(), self.in_flight.encode()]
         parts = [*sets, due.tobytes(), counts.tobytes(), self.leased.encode()]
         head = _SECTIONS.pack(self.mark, self.redelivered_below, *map(len, parts))
-        reasons = b"".join(_REASON.pack(offset, len(why)) + why for offset, why in self.reasons.items())
+        reasons = b"".join(_REASON.pack(offset, len(why)) + why for offset, why in self.reasons.pairs())
         tail = [self.postponed.encode(), reasons]
         return b"".join((head, *parts, _TAIL.pack(self.retired_below, *map(len, tail)), *tail))
 
@@ -497,18 +507,50 @@ class Progress:
         progress.leased = OffsetSet.decode(parts[4])
         due, counts = array("Q", parts[2]), array("Q", parts[3])
         delays = zip(due[::2], due[1::2], strict=True)
-        progress._due = [time_us << _DUE_SHIFT | offset for offset, time_us in delays]
+        progress._due = [_packed(time_us, *each) for time_us, part in _by_value(delays) for each in part]
         heapify(progress._due)
         progress.delayed = OffsetSet((offset, offset + 1) for offset in due[::2])
-        progress.counts = dict(zip(counts[::2], counts[1::2], strict=True))
+        for count, part in _by_value(zip(counts[::2], counts[1::2], strict=True)):
+            progress.counts.put(part, count)
         if at < len(data):
             progress.retired_below, *sizes = _TAIL.unpack_from(data, at)
             (postponed, reasons), _ = _cut(data, at + _TAIL.size, sizes)
             progress.postponed = OffsetSet.decode(postponed)
-            progress.reasons = dict(_reasons(reasons))
+            for why, part in _by_value(_reasons(reasons)):
+                progress.reasons.put(part, why)
         else:  # written before there was a tail
             progress.postponed = progress.delayed.copy()
         return progress
+
+
+def _packed(due_us: int, start: int, stop: int) -> int:
+    """The offsets [start, stop) wait until then, as one number that sorts by the time: 64 bytes in a heap."""
+    return due_us << _DUE_SHIFT | start << _START_SHIFT | stop
+
+
+def _unpacked(delay: int) -> tuple[int, int, int]:
+    return delay >> _DUE_SHIFT, delay >> _START_SHIFT & _OFFSET_MASK, delay & _OFFSET_MASK
+
+
+def _latest(delays: list[int], delayed: OffsetSet) -> list[int]:
+    """What holds of delays in the order in which they were written: a later one replaces an earlier one."""
+    found: list[int] = []
+    seen = OffsetSet()
+    for due_us, start, stop in map(_unpacked, reversed(delays)):
+        new = OffsetSet(delayed.ranges(start, stop))
+        if new and seen.count(start, stop):
+            new.remove_many(list(seen.ranges(start, stop)))
+        found.extend(_packed(due_us, *each) for each in new.ranges())
+        seen.add_many(list(new.ranges()))
+    return found
+
+
+def _by_value(pairs: Iterable[tuple[int, V]]) -> Iterator[tuple[V, list[Range]]]:
+    """Offsets with the same value together."""
+    found: dict[V, list[Range]] = {}
+    for offset, value in pairs:
+        found.setdefault(value, []).append((offset, offset + 1))
+    return ((value, list(OffsetSet(singles).ranges())) for value, singles in found.items())
 
 
 def _cut(data: bytes, at: int, sizes: Iterable[int]) -> tuple[list[bytes], int]:

@@ -174,12 +174,14 @@ class Partition(Feed):
         counts = self.progress.counts
         if not counts:
             return self._stamps.put(records, plain)
-        counted = [
-            with_headers(record.header, {DELIVERY_COUNT: counts[record.offset]})
-            if counts.get(record.offset)
-            else record.header
-            for record in records
-        ]
+        made: dict[tuple[bytes, int], bytes] = {}
+        counted = []
+        for record in records:
+            key = (record.header, counts.get(record.offset, 0))
+            header = made.get(key)
+            if header is None:
+                header = made[key] = with_headers(key[0], {DELIVERY_COUNT: key[1]}) if key[1] else key[0]
+            counted.append(header)
         return self._stamps.put(records, counted)
 
     # what comes back

@@ -112,7 +112,7 @@ class Answers:
         if queue.vhost.stages is not None:
             present.remove_many(list(queue.vhost.stages.hidden(queue).ranges()))
         ranges = list(present.ranges())
-        held = {offset: count for offset, count in progress.counts.items() if offset in present}
+        held = progress.counts.within(ranges)
         portion = actions.Portion(pack_ranges(ranges), len(present), progress.redelivered_below, held)
         return actions.Planned(queue.log.id, [portion])
 
