@@ -11,7 +11,7 @@ state is one call of the store.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from leveret.broker import deadletters
@@ -232,13 +232,11 @@ class Feed(Source):
 
     def _bury_worn_out(self, records: list[Record], limit: int) -> list[Record]:
         """A crash returns what was in flight without asking for the limit: it is seen here."""
-        if not self.progress.counts:
-            return records
-        count = self.cursor.delivery_count
-        worn_out = [record.offset for record in records if count(record.offset) > limit]
+        worn_out = [offset for offset, count in self.returns(records).items() if count > limit]
         if not worn_out:
             return records
-        deadletters.bury(self, ranges_of(worn_out), Reason.DELIVERY_LIMIT, in_flight=True, tried=False)
+        over = ranges_of(sorted(worn_out))
+        deadletters.bury(self, over, Reason.DELIVERY_LIMIT, in_flight=True, tried=False)
         return [record for record in records if record.offset not in worn_out]
 
     def _write_off(self, ranges: Sequence[Range], records: Sequence[Record]) -> None:
@@ -264,10 +262,19 @@ class Feed(Source):
         return size
 
     def redelivered(self, records: Sequence[Record]) -> list[bool]:
-        progress = self.progress
-        if not progress.counts and records[0].offset >= progress.redelivered_below:
+        below, returns = self.progress.redelivered_below, self.returns(records)
+        if not returns and not below:
             return [False] * len(records)
-        return [progress.is_redelivered(record.offset) for record in records]
+        return [record.offset < below or record.offset in returns for record in records]
+
+    def returns(self, records: Sequence[Record]) -> Mapping[int, int]:
+        """How often those of these came back that ever did: one look for all of them."""
+        counts = self.progress.counts
+        if not counts or not records:
+            return {}
+        first, last = records[0].offset, records[-1].offset
+        dense = not self.prioritised and last - first == len(records) - 1
+        return counts.within([(first, last + 1)] if dense else ranges_of(each.offset for each in records))
 
     def room_again(self, consumer: Consumer) -> None:
         if consumer.blocked:

@@ -214,9 +214,8 @@ class Queue(Feed):
         return super()._alive(records)
 
     def headers(self, records: Sequence[Record], plain: tuple[bytes, ...]) -> Sequence[bytes]:
-        if not self.progress.counts:
-            return plain
-        return [self.counted_header(record) for record in records]
+        returns = self.returns(records)
+        return [self.counted_header(record) for record in records] if returns else plain
 
     def counted_header(self, record: Record) -> bytes:
         """The content header with the number of returns, from the second delivery on."""

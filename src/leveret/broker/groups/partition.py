@@ -171,7 +171,7 @@ class Partition(Feed):
         raise AssertionError("a member leaves its group, not a partition")
 
     def headers(self, records: Sequence[Record], plain: tuple[bytes, ...]) -> Sequence[bytes]:
-        counts = self.progress.counts
+        counts = self.returns(records)
         if not counts:
             return self._stamps.put(records, plain)
         made: dict[tuple[bytes, int], bytes] = {}
