@@ -245,3 +245,23 @@ def test_what_was_rolled_back_is_late_once(
     clock.advance(1)
     assert billing.at(lambda each: dict(each.progress.counts)) == {0: 1, 1: 1, 2: 1}
     assert billing.at(lambda each: len(each.progress.delayed)) == 3
+
+
+def test_many_late_settlements_are_few_lines_of_the_log(
+    channel: Channel,
+    open_channel: OPEN,
+    clock: VirtualClock,
+    billing: Watched,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stream(channel)
+    publish(channel, *numbered(20))
+    member = join(open_channel(), prefetch=20, consume_timeout=1000, delays="1h")
+    member.deliveries(20)
+    clock.advance(1)
+    for tag in range(1, 21):
+        member.ack(tag)
+        member.quiet()
+    assert billing.stale_acks() == 20
+    said = [record.args for record in caplog.records if "came too late" in record.msg]
+    assert [count for _, count in said] == [1, 2, 4, 8, 16]

@@ -220,7 +220,12 @@ class Server:
             self._stopping = asyncio.get_running_loop().create_task(self.stop())
 
     def refused_late(self, partition: Partition, count: int) -> None:
-        log.warning("%s: %d settlements came too late and were refused", partition, count)
+        """Less and less often: a member that hangs is late with everything that it holds."""
+        so_far = partition.group.stale_acks
+        if so_far.bit_length() != (so_far - count).bit_length():
+            log.warning(
+                "%s: %d settlements came too late and were refused, in all its group", partition, so_far
+            )
 
     def nacked(self, channel: Channel, reason: str, count: int) -> None:
         log.warning(
