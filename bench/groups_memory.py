@@ -55,7 +55,8 @@ class State:
             ranges = self.progress.take(min(batch, count + 1 - tag), limit=1 << 62)
             taken = sum(stop - start for start, stop in ranges)
             unacked.add(tag, ranges, 0, now_us=self.now_us)
-            waited.append(Waited(self.now_us, tag, tag + taken))
+            if not waited or not waited[-1].takes_in(tag, taken):
+                waited.append(Waited(self.now_us, tag, tag + taken))
             self.now_us += TURN_US
             acked = [
                 run.offsets

@@ -89,9 +89,11 @@ class Against(RuleBasedStateMachine):
         sizes=st.lists(st.integers(1, 5), min_size=1, max_size=3),
         holder=st.sampled_from("abc"),
         start=st.integers(0, 1000),
+        unheld=st.integers(0, 2),
     )
-    def deliver(self, sizes: list[int], holder: str, start: int) -> None:
+    def deliver(self, sizes: list[int], holder: str, start: int, unheld: int) -> None:
         self.now_us += 1
+        self.next_tag += unheld  # sent to a consumer that does not ack
         ranges = []
         first = self.next_tag
         for size in sizes:
@@ -132,6 +134,19 @@ class Against(RuleBasedStateMachine):
         for tag in expected:
             del self.model[tag]
 
+    @rule(start=st.integers(0, 60), count=st.integers(1, 20))
+    def take_within(self, start: int, count: int) -> None:
+        expected = {tag: entry for tag, entry in self.model.items() if start <= tag < start + count}
+        assert self.unacked.count_within(start, start + count) == len(expected)
+        assert flat(self.unacked.take_within(start, start + count)) == expected
+        for tag in expected:
+            del self.model[tag]
+
+    @rule()
+    def forget_what_is_settled(self) -> None:
+        """As it does from time to time."""
+        self.unacked._drop_settled()
+
     @rule(first=st.integers(1, 60), more=st.integers(0, 8))
     def set_some_aside(self, first: int, more: int) -> None:
         taken, _ = self.unacked.take(first, first + more)
@@ -151,7 +166,7 @@ class Against(RuleBasedStateMachine):
     def agrees(self) -> None:
         assert flat(list(self.unacked)) == self.model
         assert self.unacked.count == len(self.model)
-        assert self.unacked._starts == sorted(self.unacked._starts)
+        assert list(self.unacked._starts) == sorted(self.unacked._starts)
         for start, stop in ((0, 3), (2, 3 + self.next_tag // 2), (self.next_tag // 2, self.next_tag + 2)):
             expected = [tag for tag in sorted(self.model) if start <= tag < stop]
             assert list(flat(self.unacked.within(start, stop))) == expected
@@ -169,6 +184,17 @@ class Against(RuleBasedStateMachine):
 
 Against.TestCase.settings = settings(max_examples=150, stateful_step_count=30)
 TestAgainstADict = Against.TestCase
+
+
+def test_what_was_sent_one_by_one_is_forgotten_when_it_is_settled() -> None:
+    unacked: Unacked[str] = Unacked()
+    for tag in range(1, 10_001):
+        unacked.add(tag, [(3 * tag, 3 * tag + 1)], "a", now_us=tag)
+        if tag > 10:
+            unacked.take(tag - 9, tag - 9)
+    assert unacked.count == 10
+    assert len(unacked._starts) <= 64
+    assert flat(list(unacked))[1] == (3, "a", 1)
 
 
 @given(st.lists(st.integers(1, 30), unique=True, max_size=30))

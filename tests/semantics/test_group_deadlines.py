@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from leveret.broker import deadlines
 from leveret.testing.broker import Broker
 from leveret.testing.clock import VirtualClock
 from tests.semantics.client import Channel
@@ -44,6 +45,26 @@ def test_every_delivery_has_its_own_deadline(
         clock.advance(0.2)
         held.append(billing.at(lambda each: [run.offsets[0] for run in each.held()]))
     assert held == [[2, 3], [2, 3], [3], [], []]
+
+
+def test_more_than_fit_into_one_turn_go_back_in_several(
+    channel: Channel,
+    open_channel: OPEN,
+    clock: VirtualClock,
+    billing: Watched,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(deadlines, "_AT_ONCE", 3)
+    stream(channel)
+    publish(channel, *numbered(20))
+    member = join(open_channel(), prefetch=20, consume_timeout=1000, delays="1h")
+    member.deliveries(20)
+    for tag in range(1, 20, 2):  # every second one: ten runs are left
+        member.ack(tag)
+    member.quiet()
+    clock.advance(1)
+    billing.broker.wait_until(lambda: not billing.vhost.groups.get("s", "billing").in_flight, "all are back")
+    assert billing.at(lambda each: each.progress.counts) == dict.fromkeys(range(1, 20, 2), 1)
 
 
 def test_a_timeout_counts_as_a_return_and_says_so(

@@ -61,6 +61,21 @@ def test_members_share_the_messages_of_a_partition(channel: Channel, open_channe
     assert sorted(found[0] + found[1]) == list(range(10))
 
 
+def test_members_of_a_channel_share_its_room(channel: Channel, open_channel: OPEN) -> None:
+    """Both could take more, were it not for the limit of their channel."""
+    stream(channel)
+    shared, other = open_channel(), open_channel()
+    join(shared, tag="one", prefetch=5)
+    join(shared, tag="two", prefetch=6)
+    shared.qos(7, shared=True)
+    join(other, tag="other", prefetch=9)
+    publish(channel, *numbered(30))
+    tags = Counter(got.method.consumer_tag for got in shared.quiet())
+    assert sum(tags.values()) == 7
+    assert tags["one"] <= 5
+    assert len(other.quiet()) == 9
+
+
 def test_two_members_on_one_channel_have_credit_of_their_own(channel: Channel, open_channel: OPEN) -> None:
     stream(channel)
     publish(channel, *numbered(10))

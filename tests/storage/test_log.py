@@ -38,6 +38,29 @@ class TestReading:
     def test_ranges_come_in_the_order_they_are_asked_for(self, mixed):
         assert bodies(mixed.read([(12, 14), (3, 5), (3, 4)])) == [b"12", b"13", b"3", b"4", b"3"]
 
+    @pytest.mark.parametrize(
+        "ranges",
+        [
+            [(0, 1), (2, 3), (4, 5), (6, 8), (9, 12), (13, 14), (16, 17)],
+            [(0, 1), (2, 3), (4, 5), (6, 8), (8, 9), (19, 20)],
+            [(0, 1), (1, 2), (2, 3), (3, 4), (4, 20)],
+            [(0, 1), (4, 5), (8, 9), (12, 13), (18, 19)],
+            [(3, 4), (2, 3), (1, 2), (0, 1), (4, 5)],
+            [(0, 2), (1, 3), (2, 4), (3, 5), (4, 6)],
+        ],
+    )
+    def test_many_small_ranges_read_the_same_however_near_they_are(self, mixed, ranges):
+        expected = [number for start, stop in ranges for number in numbers(start, stop)]
+        assert bodies(mixed.read(ranges)) == expected
+
+    @pytest.mark.parametrize("wrong", [(9, 9), (9, 8), (9, 21)])
+    @pytest.mark.parametrize("last", [True, False])
+    def test_a_bad_range_among_many_is_refused(self, mixed, wrong, last):
+        ranges = [(0, 1), (2, 3), (4, 5), (6, 7), (7, 8)]
+        ranges += [wrong] if last else [wrong, (10, 11)]
+        with pytest.raises(OffsetOutOfRange):
+            mixed.read(ranges)
+
     def test_one_record_or_none(self, mixed):
         assert mixed.read_one(12).body == b"12"
         assert mixed.read([]) == []

@@ -8,7 +8,7 @@ everything it held goes back to its queue.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,7 @@ from leveret.broker.consumer import UNLIMITED, Consumer
 from leveret.broker.lapsed import Lapsed
 from leveret.broker.ranges import ranges_of
 from leveret.broker.transaction import Buffer
-from leveret.broker.unacked import Unacked
+from leveret.broker.unacked import Run, Unacked
 from leveret.storage.offsets import Range
 from leveret.storage.records import Record
 
@@ -178,18 +178,22 @@ class Channel:
             found = self.getters[queue] = Consumer(self, queue, "", timeout_us=timeout_us)
         return found
 
-    def take_back(self, source: Source, start: int, stop: int) -> None:
-        """The tags [start, stop) are no longer outstanding, whatever the client says of them later."""
-        taken = self.unacked.within(start, stop)
+    def take_back(self, source: Source, tags: Sequence[Range]) -> list[Run[Consumer]]:
+        """These tags are no longer outstanding, whatever the client says of them later; what they were."""
+        taken: list[Run[Consumer]] = []
+        for start, stop in tags:
+            taken += self.unacked.take_within(start, stop)
+            if self.transaction is not None:
+                withdrawn = self.transaction.withdraw(start, stop)
+                source.stale(sum(map(len, withdrawn)))
+                taken += withdrawn
+        self.lapsed.add(source, tags)
+        freed: Counter[Consumer] = Counter()
         for run in taken:
-            self.unacked.take(run.start, run.stop - 1)
-        if self.transaction is not None:
-            withdrawn = self.transaction.withdraw(start, stop)
-            source.stale(sum(map(len, withdrawn)))
-            taken += withdrawn
-        self.lapsed.add(source, start, stop)
-        for run in taken:
-            self.freed(run.holder, len(run))
+            freed[run.holder] += len(run)
+        for holder, count in freed.items():
+            self.freed(holder, count)
+        return taken
 
     def freed(self, consumer: Consumer, count: int) -> None:
         """So many deliveries are no longer outstanding: there is credit for more."""

@@ -9,7 +9,7 @@ on, or the connection.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pamqp import commands
@@ -176,7 +176,7 @@ class Connection:
             case Settlement():
                 channel = self._open_channel(event.channel)
                 if channel is not None:
-                    settling.settle(channel, event)
+                    settling.settle(channel, [event, *self._more_of(event)])
             case MethodFrame(channel=0):
                 self._handle_own(event.payload)
             case MethodFrame():
@@ -194,6 +194,15 @@ class Connection:
                 if self.state is State.CLOSING:
                     return
                 raise event.error if self.state is State.RUNNING else HungUp
+
+    def _more_of(self, settlement: Settlement) -> Iterator[Settlement]:
+        """What follows and says the same of other tags; it is taken out of the backlog."""
+        backlog = self.backlog
+        while backlog and not settlement.multiple and isinstance(following := backlog[0], Settlement):
+            if following._replace(first=settlement.first, last=settlement.last) != settlement:
+                return
+            yield following
+            backlog.popleft()
 
     def _open_channel(self, number: int) -> Channel | None:
         """The channel, or None when what comes for it is to be ignored."""

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from leveret.amqp.errors import PreconditionFailed
+from leveret.broker.ranges import joined
 from leveret.broker.unacked import Run
 from leveret.storage.offsets import Range
 
@@ -28,8 +29,10 @@ if TYPE_CHECKING:
 
 
 _WAITED_MIN = 64
-_TOGETHER_US = 10_000
-"""Deliveries that follow each other so closely are looked at together; each has its own deadline still."""
+_TOGETHER = 64
+"""Deliveries (tags) that are looked at together; each has its own deadline still."""
+_AT_ONCE = 4096
+"""Late deliveries (runs of them) that go back in one turn: more wait for the next one."""
 
 
 @dataclass(slots=True)
@@ -39,6 +42,13 @@ class Waited:
     since_us: int
     start: int
     stop: int
+
+    def takes_in(self, first_tag: int, count: int) -> bool:
+        """Whether these, which were sent later, are looked at with it."""
+        if first_tag - self.start >= _TOGETHER:
+            return False
+        self.stop = first_tag + count
+        return True
 
 
 def timeout_us(broker: Broker, queue: Queue, own_ms: int | None) -> int:
@@ -55,9 +65,7 @@ def watch(consumer: Consumer, first_tag: int, count: int) -> None:
         return
     waited, channel = consumer.waited, consumer.channel
     now_us = channel.broker.turn_us
-    last = waited[-1] if waited else None
-    if last is not None and last.stop == first_tag and now_us - last.since_us < _TOGETHER_US:
-        last.stop += count
+    if waited and waited[-1].takes_in(first_tag, count):
         return
     if len(waited) >= consumer.waited_max:  # what is settled goes before there is twice as much
         consumer.waited = waited = deque(each for each in waited if _is_open(channel, each))
@@ -113,21 +121,21 @@ def _look(consumer: Consumer) -> None:
     channel.watched.pop(consumer, None)
     latest_us = channel.broker.now_us() - consumer.timeout_us
     late: list[Range] = []
-    while waited and waited[0].since_us <= latest_us:
+    while waited and waited[0].since_us <= latest_us and len(late) < _AT_ONCE:
         oldest = waited[0]
         for run in _open_runs(consumer, oldest):
-            if run.since_us > latest_us:
+            if run.since_us > latest_us or len(late) == _AT_ONCE:
                 oldest.since_us, oldest.start = run.since_us, run.start
                 break
-            if _is_to_be_cancelled(consumer):
-                _cancel(consumer)
-                return
-            channel.take_back(source, run.start, run.stop)
-            late.append(run.offsets)
+            late.append((run.start, run.stop))
         else:
             waited.popleft()
+    if late and _is_to_be_cancelled(consumer):
+        _cancel(consumer)
+        return
     if late:
-        source.take_back(sorted(late))
+        taken = channel.take_back(source, late)
+        source.take_back(joined(run.offsets for run in taken))
     _set_timer(consumer)
 
 
@@ -175,7 +183,7 @@ def _cancel(consumer: Consumer) -> None:
     source.remove_consumer(consumer)
     ranges = []
     for run in channel.unacked.take_holder(consumer):
-        channel.lapsed.add(source, run.start, run.stop)
+        channel.lapsed.add(source, [(run.start, run.stop)])
         ranges.append(run.offsets)
         channel.freed(consumer, len(run))
     source.requeue(sorted(ranges))

@@ -255,11 +255,17 @@ class Feed(Source):
             consumer.channel.deliver(consumer, records)
             self.consumers.served(consumer)
             return size
-        shared = len({consumer.channel for consumer, _ in chosen}) < len(chosen)
-        for consumer, share in _shares(chosen, records, whole=not shared):
+        for consumer, share in self._shares(chosen, records):
             consumer.channel.deliver(consumer, share)
             self.consumers.served(consumer)
         return size
+
+    def _shares(
+        self, chosen: Sequence[tuple[Consumer, int]], records: Sequence[Record]
+    ) -> Iterable[tuple[Consumer, Sequence[Record]]]:
+        """Who gets which of them; there is credit for all."""
+        shared = len({consumer.channel for consumer, _ in chosen}) < len(chosen)
+        return in_turns(chosen, records, whole=not shared)
 
     def redelivered(self, records: Sequence[Record]) -> list[bool]:
         below, returns = self.progress.redelivered_below, self.returns(records)
@@ -370,7 +376,7 @@ def _shared_credit(chosen: Sequence[tuple[Consumer, int]]) -> int:
     return sum(min(credit, channel.room) for channel, credit in by_channel.items())
 
 
-def _shares(
+def in_turns(
     chosen: Sequence[tuple[Consumer, int]], records: Sequence[Record], *, whole: bool
 ) -> Iterable[tuple[Consumer, list[Record]]]:
     """Who gets which records, in turns, for as long as there is credit.

@@ -6,9 +6,10 @@ whoever was to have the message by now is told that such a thing happened.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from leveret.storage.offsets import OffsetSet
+from leveret.storage.offsets import OffsetSet, Range
 
 if TYPE_CHECKING:
     from leveret.broker.feed import Source
@@ -26,8 +27,8 @@ class Lapsed:
     def __contains__(self, tag: int) -> bool:
         return any(tag in tags for tags in self._tags.values())
 
-    def add(self, source: Source, start: int, stop: int) -> None:
-        self._tags.setdefault(source, OffsetSet()).add(start, stop)
+    def add(self, source: Source, tags: Sequence[Range]) -> None:
+        self._tags.setdefault(source, OffsetSet()).add_many(tags)
 
     def forgive(self, start: int, stop: int) -> None:
         """Settlements of these came too late: once each."""

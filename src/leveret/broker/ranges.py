@@ -25,3 +25,23 @@ def ranges_of(offsets: Iterable[int]) -> list[Range]:
     if stop > start:
         ranges.append((start, stop))
     return ranges
+
+
+def joined(ranges: Iterable[Range]) -> list[Range]:
+    """The same ranges in their order, neighbours as one.
+
+    >>> joined([(7, 8), (3, 5), (5, 7), (9, 10)])
+    [(3, 8), (9, 10)]
+    """
+    found: list[Range] = []
+    first = end = -1
+    for start, stop in sorted(ranges):
+        if start == end:
+            end = stop
+            continue
+        if end > first:
+            found.append((first, end))
+        first, end = start, stop
+    if end > first:
+        found.append((first, end))
+    return found

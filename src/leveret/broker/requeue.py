@@ -55,7 +55,7 @@ def requeue(channel: Channel, contents: Iterable[tuple[bytes, bytes]]) -> None:
         why = headers.get("x-error")
         reason = to_bytes(why)[:WHY_BYTES_MAX] if isinstance(why, str) else b""
         wish = Wish(delay_ms, headers.get("x-counted") is not False, reason)
-        settling.settle(channel, nack, wish=wish)
+        settling.settle(channel, [nack], wish=wish)
         if channel.confirms is not None:
             channel.confirms.expect(1, broker.store.ticket, done=True)
             broker.await_durable(channel)

@@ -7,13 +7,13 @@ settled back to the channel as outstanding.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from leveret.amqp.errors import PreconditionFailed
 from leveret.amqp.events import Settlement
-from leveret.amqp.scanner import ACK
 from leveret.broker import deadlines, overflow, publishing, settling
 from leveret.broker.unacked import Run
 from leveret.broker.work import Work
@@ -77,18 +77,12 @@ class Buffer:
         for route, messages in self.publishes:
             if not route.queues and route.mandatory:
                 publishing.return_messages(channel, route, messages)
+        freed: Counter[Consumer] = Counter()
         for taken, event, wish in self.settlements:
-            for holder, ranges in settling.by_holder(taken).items():
-                if event.kind == ACK:
-                    holder.source.ack(ranges, who=holder.label, work=work)
-                elif event.requeue:
-                    holder.source.requeue(ranges, delayed=True, wish=wish, work=work)
-                else:
-                    holder.source.reject(ranges, why=b"" if wish is None else wish.why, work=work)
+            freed.update(settling.tell(taken, event, wish, work))
         ticket = work.commit()
-        for taken, _, _ in self.settlements:
-            for run in taken:
-                channel.freed(run.holder, len(run))
+        for holder, count in freed.items():
+            channel.freed(holder, count)
         for start, stop in self.late:
             channel.lapsed.forgive(start, stop)
         self.publishes, self.settlements, self.late = [], [], []

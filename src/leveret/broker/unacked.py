@@ -1,10 +1,11 @@
 """What a channel has delivered and not seen settled: delivery tags, and what they stand for.
 
-Owns the map from tag to offset. Which tags are outstanding is an exact set, as compact as the cursor's;
-what was sent together, a *batch*, is remembered once, with the offset of each tag where those do not grow
-with it. So a hundred thousand outstanding messages cost little, in whatever order they are settled, and
-nothing is searched. What a settlement does to a queue is left to the channel. The rule: batches are in the
-order of their tags and do not overlap; one of which nothing is outstanding is dropped, sooner or later.
+Owns the map from tag to offset. Which tags are outstanding is an exact set, as compact as the cursor's; what
+was sent, to whom and when, is remembered once for a stretch of neighbouring offsets, in four columns. So a
+delivery costs some bytes, at most forty if it was sent by itself, in whatever order they are settled, and
+nothing is searched. What a settlement does to a queue is left to the channel. The rules: stretches are in the
+order of their tags; one ends where the next begins, or before: of the tags in between none is outstanding;
+one of which nothing is outstanding is dropped, sooner or later.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import compress, pairwise
 from typing import Generic, TypeVar
 
 from leveret.storage.offsets import OffsetSet, Range
 
 Holder = TypeVar("Holder")
 """Who took the messages: a consumer, or what stands for `basic.get`."""
-_DEAD_MIN = 16
+_STRETCHES_MIN = 64
 
 
 @dataclass(slots=True)
@@ -44,64 +45,20 @@ class Run(Generic[Holder]):
         return Run(start, stop, self.shift, self.holder, self.since_us)
 
 
-class _Batch(Generic[Holder]):
-    """The tags [start, stop), sent at once to one holder."""
-
-    __slots__ = ("holder", "left", "pieces", "shift", "since_us", "start", "stop")
-
-    def __init__(self, start: int, ranges: Sequence[Range], holder: Holder, since_us: int) -> None:
-        self.start = start
-        self.holder = holder
-        self.since_us = since_us
-        self.shift = ranges[0][0] - start
-        self.pieces: tuple[array[int], array[int]] | None = None
-        """Of several ranges of offsets: the tag at which each begins, and its shift."""
-        if len(ranges) == 1:
-            self.stop = ranges[0][1] - self.shift
-        else:
-            *starts, self.stop = accumulate((after - first for first, after in ranges), initial=start)
-            shifts = [first - tag for (first, _), tag in zip(ranges, starts, strict=True)]
-            self.pieces = array("Q", starts), array("q", shifts)
-        self.left = self.stop - start
-        """How many of them are outstanding."""
-
-    def runs(self, start: int, stop: int) -> Iterable[Run[Holder]]:
-        if self.pieces is None:
-            return (Run(start, stop, self.shift, self.holder, self.since_us),)
-        return self._runs(start, stop, *self.pieces)
-
-    def _runs(self, start: int, stop: int, starts: array[int], shifts: array[int]) -> Iterator[Run[Holder]]:
-        index = bisect_right(starts, start) - 1
-        while start < stop:
-            index += 1
-            end = min(stop, starts[index]) if index < len(starts) else stop
-            yield Run(start, end, shifts[index - 1], self.holder, self.since_us)
-            start = end
-
-    def tag_of(self, offset: int) -> int | None:
-        """The tag under which this offset was sent, if it was."""
-        if self.pieces is None:
-            tag = offset - self.shift
-            return tag if self.start <= tag < self.stop else None
-        starts, shifts = self.pieces
-        for index, shift in enumerate(shifts):
-            stop = self.stop if index + 1 == len(starts) else starts[index + 1]
-            if starts[index] <= offset - shift < stop:
-                return offset - shift
-        return None
-
-
 class Unacked(Generic[Holder]):
     """`unacked.add(...)`; `taken, unknown = unacked.take(7, 9)`."""
 
-    __slots__ = ("_batches", "_dead", "_starts", "_tags")
+    __slots__ = ("_holders", "_shifts", "_sinces", "_starts", "_stop", "_stretches_max", "_tags")
 
     def __init__(self) -> None:
         self._tags = OffsetSet()
-        self._batches: list[_Batch[Holder]] = []
-        self._starts: list[int] = []
-        self._dead = 0
-        """Batches of which nothing is outstanding."""
+        self._starts = array("Q")
+        self._shifts = array("q")
+        self._sinces = array("Q")
+        self._holders: list[Holder] = []
+        self._stop = 0
+        """After the last tag of the last stretch."""
+        self._stretches_max = _STRETCHES_MIN
 
     @property
     def count(self) -> int:
@@ -109,29 +66,35 @@ class Unacked(Generic[Holder]):
 
     def __iter__(self) -> Iterator[Run[Holder]]:
         """What is outstanding, oldest first. Nothing may be settled meanwhile."""
-        for start, stop in self._tags.ranges():
-            yield from self._runs(start, stop)
+        return self._runs(self._tags.ranges())
 
     def add(self, first_tag: int, ranges: Sequence[Range], holder: Holder, *, now_us: int) -> None:
         """Messages at these offsets were delivered under the tags from `first_tag` on."""
-        batch = _Batch(first_tag, ranges, holder, now_us)
-        self._batches.append(batch)
-        self._starts.append(first_tag)
-        self._tags.add(first_tag, batch.stop)
+        tag = first_tag
+        for first, after in ranges:
+            self._starts.append(tag)
+            self._shifts.append(first - tag)
+            self._sinces.append(now_us)
+            self._holders.append(holder)
+            tag += after - first
+        self._stop = tag
+        self._tags.add(first_tag, tag)
+        if len(self._starts) > self._stretches_max:
+            self._drop_settled()
 
     def take(self, first: int, last: int) -> tuple[list[Run[Holder]], int | None]:
         """Settles the tags one by one; the second part is the first one that was not outstanding."""
         stop = last + 1
         if first == last:
-            return (self._take(first, stop), None) if first in self._tags else ([], first)
+            return (self._take([(first, stop)]), None) if first in self._tags else ([], first)
         known = self._tags.first_absent(first)
         if known >= stop:
-            return self._take(first, stop), None
-        return (self._take(first, known) if known > first else []), known
+            return self._take([(first, stop)]), None
+        return (self._take([(first, known)]) if known > first else []), known
 
     def take_below(self, tag: int) -> list[Run[Holder]]:
         """Settles everything below a tag that is not outstanding itself."""
-        return self._take_many(list(self._tags.ranges(0, tag)))
+        return self._take(list(self._tags.ranges(0, tag)))
 
     def take_through(self, tag: int) -> tuple[list[Run[Holder]], int | None]:
         """Settles everything up to a tag, which must be outstanding itself; 0 stands for all."""
@@ -139,49 +102,52 @@ class Unacked(Generic[Holder]):
             return self.take_all(), None
         if tag not in self._tags:
             return [], tag
-        return self._take_many(list(self._tags.ranges(0, tag + 1))), None
+        return self._take(list(self._tags.ranges(0, tag + 1))), None
+
+    def take_within(self, start: int, stop: int) -> list[Run[Holder]]:
+        """Settles what is outstanding of the tags [start, stop)."""
+        return self._take(list(self._tags.ranges(start, stop)))
 
     def take_all(self) -> list[Run[Holder]]:
         taken = list(self)
         self._tags.clear()
-        self._batches, self._starts, self._dead = [], [], 0
+        self._clear()
         return taken
 
     def take_holder(self, holder: Holder) -> list[Run[Holder]]:
         """Everything that one consumer holds."""
         taken = self.held_by((holder,))
-        for run in taken:
-            self._take(run.start, run.stop)
+        self._tags.remove_many([(run.start, run.stop) for run in taken])
         return taken
 
     def held_by(self, holders: Container[Holder]) -> list[Run[Holder]]:
         """What these consumers hold, oldest first."""
         return [
-            run
-            for batch in self._batches
-            if batch.left and batch.holder in holders
-            for start, stop in self._tags.ranges(batch.start, batch.stop)
-            for run in batch.runs(start, stop)
+            Run(first, after, self._shifts[index], holder, self._sinces[index])
+            for index, holder, start, stop in self._stretches()
+            if holder in holders
+            for first, after in self._tags.ranges(start, stop)
         ]
 
     def restore(self, runs: Sequence[Run[Holder]]) -> None:
         """What was taken is outstanding again."""
         for run in runs:
             self._tags.add(run.start, run.stop)
-            index = bisect_right(self._starts, run.start) - 1
-            batch = self._batches[index] if index >= 0 else None
-            if batch is None or batch.stop <= run.start:
-                new = _Batch(run.start, [run.offsets], run.holder, run.since_us)
-                self._batches.insert(index + 1, new)
-                self._starts.insert(index + 1, run.start)
-            else:
-                self._dead -= not batch.left
-                batch.left += len(run)
+            self._stop = max(self._stop, run.stop)
+            index = bisect_right(self._starts, run.start)
+            if index == 0 or not self._is_of(run, index - 1):
+                self._starts.insert(index, run.start)
+                self._shifts.insert(index, run.shift)
+                self._sinces.insert(index, run.since_us)
+                self._holders.insert(index, run.holder)
 
     def within(self, start: int, stop: int) -> list[Run[Holder]]:
         """What is outstanding of the tags [start, stop)."""
-        found = self._tags.ranges(start, stop)
-        return [run for first, after in found for run in self._runs(first, after)]
+        return list(self._runs(self._tags.ranges(start, stop)))
+
+    def count_within(self, start: int, stop: int) -> int:
+        """How many of the tags [start, stop) are outstanding."""
+        return self._tags.count(start, stop)
 
     def has_any(self, start: int, stop: int) -> bool:
         """Whether one of the tags [start, stop) is outstanding."""
@@ -189,42 +155,55 @@ class Unacked(Generic[Holder]):
         return first is not None and first < stop
 
     def find(self, offset: int, holders: Container[Holder]) -> Run[Holder] | None:
-        """The delivery of this offset to one of them, if it is outstanding; 0.2 us a range that was sent."""
-        for batch in self._batches:
-            if batch.left and batch.holder in holders:
-                tag = batch.tag_of(offset)
-                if tag is not None and tag in self._tags:
-                    return Run(tag, tag + 1, offset - tag, batch.holder, batch.since_us)
+        """The delivery of this offset to one of them, if it is outstanding; 0.2 us a stretch."""
+        for index, holder, start, stop in self._stretches():
+            tag = offset - self._shifts[index]
+            if start <= tag < stop and holder in holders and tag in self._tags:
+                return Run(tag, tag + 1, offset - tag, holder, self._sinces[index])
         return None
 
-    def _runs(self, start: int, stop: int) -> Iterator[Run[Holder]]:
+    def _stretches(self) -> Iterator[tuple[int, Holder, int, int]]:
+        """Index, holder, and the tags from its first to before the next one's."""
+        bounds = pairwise((*self._starts, self._stop))
+        return (
+            (index, holder, start, stop)
+            for index, (holder, (start, stop)) in enumerate(zip(self._holders, bounds, strict=True))
+        )
+
+    def _runs(self, ranges: Iterable[Range]) -> Iterator[Run[Holder]]:
         """What these tags stand for, all of which are outstanding, or were until now."""
-        index = bisect_right(self._starts, start) - 1
-        while start < stop:
-            batch = self._batches[index]
-            end = min(stop, batch.stop)
-            yield from batch.runs(start, end)
-            start = end
-            index += 1
+        starts, shifts, holders, sinces = self._starts, self._shifts, self._holders, self._sinces
+        for first, stop in ranges:
+            index = bisect_right(starts, first)
+            start = first
+            while index < len(starts) and starts[index] < stop:
+                end = starts[index]
+                yield Run(start, end, shifts[index - 1], holders[index - 1], sinces[index - 1])
+                start = end
+                index += 1
+            yield Run(start, stop, shifts[index - 1], holders[index - 1], sinces[index - 1])
 
-    def _take_many(self, ranges: list[Range]) -> list[Run[Holder]]:
-        return [run for start, stop in ranges for run in self._take(start, stop)]
-
-    def _take(self, start: int, stop: int) -> list[Run[Holder]]:
-        """The tags [start, stop), all of which are outstanding, are so no more."""
-        self._tags.remove(start, stop)
-        taken: list[Run[Holder]] = []
-        index = bisect_right(self._starts, start) - 1
-        while start < stop:
-            batch = self._batches[index]
-            end = min(stop, batch.stop)
-            taken += batch.runs(start, end)
-            batch.left -= end - start
-            self._dead += not batch.left
-            start = end
-            index += 1
-        if self._dead >= _DEAD_MIN and 2 * self._dead >= len(self._batches):
-            self._batches = [batch for batch in self._batches if batch.left]
-            self._starts = [batch.start for batch in self._batches]
-            self._dead = 0
+    def _take(self, ranges: Sequence[Range]) -> list[Run[Holder]]:
+        """These tags, all of which are outstanding, are so no more."""
+        taken = list(self._runs(ranges))
+        self._tags.remove_many(ranges)
+        if not self._tags:
+            self._clear()
         return taken
+
+    def _is_of(self, run: Run[Holder], index: int) -> bool:
+        of = self._shifts[index], self._sinces[index], self._holders[index]
+        return of == (run.shift, run.since_us, run.holder)
+
+    def _drop_settled(self) -> None:
+        """Keeps the stretches of which something is outstanding; again when there are twice as many."""
+        kept = [self.has_any(start, stop) for _, _, start, stop in self._stretches()]
+        self._starts = array("Q", compress(self._starts, kept))
+        self._shifts = array("q", compress(self._shifts, kept))
+        self._sinces = array("Q", compress(self._sinces, kept))
+        self._holders = list(compress(self._holders, kept))
+        self._stretches_max = max(_STRETCHES_MIN, 2 * len(self._starts))
+
+    def _clear(self) -> None:
+        del self._starts[:], self._shifts[:], self._sinces[:], self._holders[:]
+        self._stretches_max = _STRETCHES_MIN

@@ -14,7 +14,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, pairwise, starmap
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 APPEND_BYTES_MAX = 1 << 30
 _FEW = 4
+_NEAR = 4
 _UNFIT = b"\xff"
 _CACHED_BLOCKS = 16
 _SEGMENTS_PER_AGE = 8
@@ -160,6 +161,13 @@ class Log:
 
     def read(self, ranges: Iterable[Range]) -> list[Record]:
         """The records in the ranges, in their order; settled ones may be gone, damaged ones are left out."""
+        ranges = list(ranges)
+        if not _are_near(ranges):
+            return self._read(ranges)
+        wanted = set(chain.from_iterable(starmap(range, ranges)))
+        return [each for each in self._read([(ranges[0][0], ranges[-1][1])]) if each.offset in wanted]
+
+    def _read(self, ranges: Sequence[Range]) -> list[Record]:
         found: list[Record] = []
         held = self._held
         for start, stop in ranges:
@@ -360,6 +368,20 @@ def _measure_few(messages: Sequence[Message]) -> tuple[int, bytes]:
             raise ValueError
         size += len(exchange) + len(key) + len(header) + len(body)
     return size, bytes([message.flags for message in messages])
+
+
+def _are_near(ranges: Sequence[Range]) -> bool:
+    """Whether they ascend and are so near to each other that what lies between them is read with them.
+
+    A range by itself costs 2.5 us, a record that is read for nothing 0.3.
+    """
+    if len(ranges) <= _FEW:
+        return False
+    count = sum(stop - start for start, stop in ranges)
+    last = ranges[-1]
+    if not last[0] < last[1] <= ranges[0][0] + _NEAR * count:
+        return False
+    return all(start < stop <= after for (start, stop), (after, _) in pairwise(ranges))
 
 
 def _from_batches(batches: Sequence[Batch], start: int, stop: int) -> Iterator[Record]:

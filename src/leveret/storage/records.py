@@ -92,10 +92,9 @@ class Batch(NamedTuple):
 
     def records(self, start: int, stop: int) -> Iterator[Record]:
         """Its records with offsets in [start, stop)."""
-        part = self.slice(start, stop)
-        return (
-            Record(offset, part.time_us, *message) for offset, message in enumerate(part.messages, part.first)
-        )
+        start = max(start, self.first)
+        messages = self.messages[start - self.first : stop - self.first]
+        return (Record(offset, self.time_us, *message) for offset, message in enumerate(messages, start))
 
 
 def size_of(messages: Iterable[Message]) -> int:
