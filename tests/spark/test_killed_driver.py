@@ -7,12 +7,14 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import unquote
 
 import pyarrow.parquet as pq
 import pytest
 
+from tests.spark.partitions import lag, make_topic, spread
 from tests.spark.queues import bodies, publish
 from tests.spark.settings import only_in_soak
 
@@ -71,23 +73,46 @@ def table(place: Path) -> list[bytes]:
     return found
 
 
-@pytest.mark.parametrize("moment", [pytest.param("started", marks=only_in_soak), "batch 1"])
-def test_a_killed_driver_is_restarted_and_the_table_is_exact(leveret, fresh, tmp_path, moment):
-    queue = fresh("queue")
-    publish(leveret.url, queue, bodies(0, 3000))
+def interrupted(source: dict, place: Path, moment: str, *, meanwhile: Callable[[], None]) -> None:
+    """A query whose driver is killed, and another driver that brings it to the end."""
     job = {
-        "table": str(tmp_path / "table"),
-        "checkpoint": str(tmp_path / "checkpoint"),
-        "options": {"url": leveret.url, "queue": queue, "cursor": "lake", "maxMessagesPerTrigger": "300"},
+        "table": str(place / "table"),
+        "checkpoint": str(place / "checkpoint"),
+        "options": {**source, "cursor": "lake"},
     }
-    driver = Driver(job, tmp_path / "log")
+    limited = {**job, "options": {**job["options"], "maxMessagesPerTrigger": "300"}}
+    driver = Driver(limited, place / "log")
     try:
         driver.wait_for(moment)
     finally:
         driver.kill()
-    publish(leveret.url, queue, bodies(3000, 3500))
-    del job["options"]["maxMessagesPerTrigger"]
-    code = Driver({**job, "once": True}, tmp_path / "log").finish()
-    assert code == 0, (tmp_path / "log").read_text()[-3000:]
+    meanwhile()
+    code = Driver({**job, "once": True}, place / "log").finish()
+    assert code == 0, (place / "log").read_text()[-3000:]
+
+
+@pytest.mark.parametrize("moment", [pytest.param("started", marks=only_in_soak), "batch 1"])
+def test_a_killed_driver_is_restarted_and_the_table_is_exact(leveret, fresh, tmp_path, moment):
+    queue = fresh("queue")
+    publish(leveret.url, queue, bodies(0, 3000))
+    interrupted(
+        {"url": leveret.url, "queue": queue},
+        tmp_path,
+        moment,
+        meanwhile=lambda: publish(leveret.url, queue, bodies(3000, 3500)),
+    )
     assert sorted(table(tmp_path / "table")) == sorted(bodies(0, 3500))
     assert (leveret.depth(queue), leveret.unacked(queue)) == (0, 0)
+
+
+def test_of_a_topic_too_and_its_group_has_come_to_the_end(leveret, fresh, tmp_path):
+    topic = make_topic(leveret.url, fresh("topic"), 3)
+    spread(leveret.url, topic, bodies(0, 3000))
+    interrupted(
+        {"url": leveret.url, "topic": topic},
+        tmp_path,
+        "batch 1",
+        meanwhile=lambda: spread(leveret.url, topic, bodies(3000, 3500)),
+    )
+    assert sorted(table(tmp_path / "table")) == sorted(bodies(0, 3500))
+    assert lag(leveret, topic, "lake") == 0
