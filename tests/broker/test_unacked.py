@@ -137,7 +137,7 @@ class Against(RuleBasedStateMachine):
     @rule(start=st.integers(0, 60), count=st.integers(1, 20))
     def take_within(self, start: int, count: int) -> None:
         expected = {tag: entry for tag, entry in self.model.items() if start <= tag < start + count}
-        assert self.unacked.count_within(start, start + count) == len(expected)
+        assert self.unacked.has_all(start, start + count) == (len(expected) == count)
         assert flat(self.unacked.take_within(start, start + count)) == expected
         for tag in expected:
             del self.model[tag]
@@ -195,6 +195,20 @@ def test_what_was_sent_one_by_one_is_forgotten_when_it_is_settled() -> None:
     assert unacked.count == 10
     assert len(unacked._starts) <= 64
     assert flat(list(unacked))[1] == (3, "a", 1)
+
+
+def test_there_are_not_many_more_stretches_than_are_needed() -> None:
+    unacked: Unacked[str] = Unacked()
+    most = 0
+    for tag in range(1, 60_001):
+        unacked.add(tag, [(3 * tag, 3 * tag + 1)], "a", now_us=tag)
+        if tag > 5000 and tag % 16:  # every 16th stays
+            unacked.take(tag - 5000, tag - 5000)
+        most = max(most, len(unacked._starts) - 2 * unacked.count)
+    assert most <= 1024
+    assert list(flat(list(unacked))) == [
+        tag for tag in range(1, 60_001) if tag > 55_000 or (tag + 5000) % 16 == 0
+    ]
 
 
 @given(st.lists(st.integers(1, 30), unique=True, max_size=30))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from random import Random
+from struct import pack
 
 import pytest
 
@@ -64,6 +65,22 @@ def outcome(open_channel: OPEN, steps: list[Settlement], *, together: bool) -> o
     except ClosedByBroker as error:
         told = str(error)
     return told, channel.get_all("q"), channel.get_all("dead")
+
+
+@pytest.mark.parametrize("tags", [(1, (1 << 64) - 1), ((1 << 64) - 1, (1 << 64) - 3), (1, 0), (0, 0)])
+def test_the_strangest_tags_among_others_are_unknown_and_no_more(
+    open_channel: OPEN, tags: tuple[int, int]
+) -> None:
+    channel, holder = open_channel(), open_channel()
+    channel.declare("q")
+    channel.publish("q")
+    holder.get("q")
+    with holder.client.together():
+        for tag in tags:
+            holder.client.send(pack(">BHIHHQBB", 1, holder.number, 13, 60, 80, tag, 0, 0xCE))
+    unknown = next(tag for tag in tags if tag != 1)
+    assert holder.error().text == f"PRECONDITION_FAILED - unknown delivery tag {unknown}"
+    assert channel.count("q") == (1 not in tags)
 
 
 @pytest.mark.parametrize("seed", range(25))

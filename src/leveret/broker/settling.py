@@ -49,10 +49,10 @@ def _joined(channel: Channel, events: Sequence[Settlement]) -> Sequence[Settleme
     first = events[0]
     if len(events) == 1 or not _in_any_order(first):
         return events
-    named = sum(event.last + 1 - event.first for event in events)
     tags = joined((event.first, event.last + 1) for event in events)
-    outstanding = sum(channel.unacked.count_within(start, stop) for start, stop in tags)
-    if outstanding != named or any(a[1] > b[0] for a, b in pairwise(tags)):
+    if any(stop > after for (_, stop), (after, _) in pairwise(tags)):
+        return events
+    if not all(channel.unacked.has_all(start, stop) for start, stop in tags):
         return events
     return [first._replace(first=start, last=stop - 1) for start, stop in tags]
 

@@ -22,6 +22,7 @@ from leveret.storage.offsets import OffsetSet, Range
 Holder = TypeVar("Holder")
 """Who took the messages: a consumer, or what stands for `basic.get`."""
 _STRETCHES_MIN = 64
+_LOOK = 1024
 
 
 @dataclass(slots=True)
@@ -48,7 +49,16 @@ class Run(Generic[Holder]):
 class Unacked(Generic[Holder]):
     """`unacked.add(...)`; `taken, unknown = unacked.take(7, 9)`."""
 
-    __slots__ = ("_holders", "_shifts", "_sinces", "_starts", "_stop", "_stretches_max", "_tags")
+    __slots__ = (
+        "_holders",
+        "_looked_at",
+        "_shifts",
+        "_sinces",
+        "_starts",
+        "_stop",
+        "_stretches_max",
+        "_tags",
+    )
 
     def __init__(self) -> None:
         self._tags = OffsetSet()
@@ -59,6 +69,8 @@ class Unacked(Generic[Holder]):
         self._stop = 0
         """After the last tag of the last stretch."""
         self._stretches_max = _STRETCHES_MIN
+        self._looked_at = 0
+        """Where it goes on with dropping those that are settled."""
 
     @property
     def count(self) -> int:
@@ -145,9 +157,9 @@ class Unacked(Generic[Holder]):
         """What is outstanding of the tags [start, stop)."""
         return list(self._runs(self._tags.ranges(start, stop)))
 
-    def count_within(self, start: int, stop: int) -> int:
-        """How many of the tags [start, stop) are outstanding."""
-        return self._tags.count(start, stop)
+    def has_all(self, start: int, stop: int) -> bool:
+        """Whether all of the tags [start, stop) are outstanding."""
+        return self._tags.first_absent(start) >= stop
 
     def has_any(self, start: int, stop: int) -> bool:
         """Whether one of the tags [start, stop) is outstanding."""
@@ -196,14 +208,22 @@ class Unacked(Generic[Holder]):
         return of == (run.shift, run.since_us, run.holder)
 
     def _drop_settled(self) -> None:
-        """Keeps the stretches of which something is outstanding; again when there are twice as many."""
-        kept = [self.has_any(start, stop) for _, _, start, stop in self._stretches()]
-        self._starts = array("Q", compress(self._starts, kept))
-        self._shifts = array("q", compress(self._shifts, kept))
-        self._sinces = array("Q", compress(self._sinces, kept))
-        self._holders = list(compress(self._holders, kept))
-        self._stretches_max = max(_STRETCHES_MIN, 2 * len(self._starts))
+        """Of the next stretches, in turns, keeps those of which something is outstanding.
+
+        Half as many come before it is called again: so there are never much more than twice as many as are
+        needed, and nobody waits until a hundred thousand are looked through.
+        """
+        first, count = self._looked_at, len(self._starts)
+        after = min(first + _LOOK, count)
+        bounds = pairwise((*self._starts[first : after + 1], self._stop)[: after + 1 - first])
+        kept = [self.has_any(start, stop) for start, stop in bounds]
+        for column in (self._starts, self._shifts, self._sinces):
+            column[first:after] = array(column.typecode, compress(column[first:after], kept))
+        self._holders[first:after] = compress(self._holders[first:after], kept)
+        self._looked_at = first + sum(kept) if after < count else 0
+        left = len(self._starts)
+        self._stretches_max = max(_STRETCHES_MIN, left + min(_LOOK, left) // 2)
 
     def _clear(self) -> None:
         del self._starts[:], self._shifts[:], self._sinces[:], self._holders[:]
-        self._stretches_max = _STRETCHES_MIN
+        self._stretches_max, self._looked_at = _STRETCHES_MIN, 0

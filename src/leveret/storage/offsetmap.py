@@ -62,7 +62,7 @@ class OffsetMap(Mapping[int, V]):
     def parts(self, ranges: Sequence[Range]) -> Iterator[tuple[V, list[Range]]]:
         """Which of these offsets have which value."""
         for value, offsets in list(self._sets.items()):
-            inside = [each for start, stop in ranges for each in offsets.ranges(start, stop)]
+            inside = offsets.within(ranges)
             if inside:
                 yield value, inside
 
