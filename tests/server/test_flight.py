@@ -23,7 +23,7 @@ from leveret.amqp.properties import encode
 from leveret.broker.accounts import hash_password
 from leveret.broker.definitions import PermissionRow, UserRow
 from leveret.flight import actions, schemas
-from leveret.flight.tickets import ReadTicket, StageDescriptor, pack_ranges
+from leveret.flight.tickets import ReadTicket, StageDescriptor, pack_ranges, unpack_ranges
 from leveret.testing.broker import Broker
 from tests.server.bulk import Bulk, refusal
 
@@ -196,6 +196,31 @@ class TestLeases:
         bulk.ask(actions.Lease("/", queue, "nightly", epoch, 0))
         assert bulk.ask(actions.Release("/", queue, "nightly")) == actions.Done()
         assert broker.depth(queue) == 10
+
+    def test_rejected_messages_are_settled_and_in_no_lease_any_more(self, broker, bulk, queue):
+        epoch = opened(bulk, queue)
+        bulk.ask(actions.Lease("/", queue, "nightly", epoch, 0, max_messages=4))
+        bulk.ask(actions.Lease("/", queue, "nightly", epoch, 1, max_messages=3))
+        request = actions.Reject("/", queue, "nightly", pack_ranges([(0, 1), (5, 6), (8, 99)]))
+        for _ in range(2):  # the second time nothing is left to do
+            assert bulk.ask(request) == actions.Done()
+        planned = bulk.ask(actions.Plan("/", queue, "nightly", epoch, 1, 2))
+        assert [unpack_ranges(each.ranges) for each in planned.portions] == [[(4, 5), (6, 7)]]
+        progress = broker.server.broker.vhosts["/"].queues[queue].progress
+        assert broker.call(lambda: (5 in progress.settled, 6 in progress.settled)) == (True, False)
+        assert bulk.ask(actions.Lease("/", queue, "nightly", epoch, 2)).settled == 2
+        assert broker.depth(queue) == 0  # the last three are in lease 3
+        assert broker.unacked(queue) == 3
+
+    def test_what_a_query_that_is_not_there_rejects_changes_nothing(self, broker, bulk, queue):
+        assert bulk.ask(actions.Reject("/", queue, "never", pack_ranges([(0, 9)]))) == actions.Done()
+        assert broker.depth(queue) == 10
+
+    @pytest.mark.parametrize("ranges", [b"x", bytes(8), bytes(16), pack_ranges([(9, 3)])])
+    def test_ranges_that_make_no_sense_are_refused(self, bulk, queue, ranges):
+        opened(bulk, queue)
+        refused = bulk.ask(actions.Reject("/", queue, "nightly", ranges))
+        assert refused.text == "the ranges of offsets make no sense"
 
     def test_leases_survive_a_kill_of_the_process(self, broker, bulk, queue):
         epoch = opened(bulk, queue)
@@ -382,6 +407,7 @@ class TestRights:
             actions.Open("/", queue, "nightly", 60.0),
             actions.Snapshot("/", queue),
             actions.Release("/", queue, "nightly"),
+            actions.Reject("/", queue, "nightly", b""),
         ):
             assert reader.ask(request) == actions.Refused(403, sentence)
         with pytest.raises(flight.FlightServerError, match="refused for user 'rita'"):

@@ -12,7 +12,7 @@ or gives back what it names.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
@@ -24,7 +24,7 @@ from leveret.broker.notes import Notes
 from leveret.storage.errors import StorageError
 from leveret.storage.journal import Outcome
 from leveret.storage.log import Log
-from leveret.storage.offsets import Range
+from leveret.storage.offsets import OffsetSet, Range
 
 if TYPE_CHECKING:
     from leveret.broker.queue import Queue
@@ -222,6 +222,27 @@ class Leases:
         query.settled = settled
         for lease in done:
             del query.leases[lease.number]
+
+    def reject(self, name: str, ranges: Sequence[Range]) -> None:
+        """What the query holds of these is among its rejects: settled as that, and in no lease any more."""
+        query = self.queries.get(name)
+        if query is None:
+            return
+        transaction = self.queue.broker.store.transaction()
+        change = self._notes.change(transaction)
+        changed = []
+        for lease in query.leases.values():
+            left = OffsetSet(lease.ranges)
+            rejected = left.within(ranges)
+            if rejected:
+                left.remove_many(rejected)
+                changed.append(msgspec.structs.replace(lease, ranges=list(left.ranges())))
+                transaction.settle(self.queue.cursor, rejected, Outcome.SENT_TO_REJECTS, who=query.label)
+                change.put(changed[-1])
+        if changed:
+            transaction.commit()
+            change.done()
+            query.leases.update((lease.number, lease) for lease in changed)
 
     def plan(self, query: Query, start: int, end: int) -> list[LeaseNote]:
         """The leases above `start` up to `end`, exactly as they were given."""

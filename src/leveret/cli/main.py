@@ -10,6 +10,7 @@ import typer
 
 from leveret.cli.consume import consume
 from leveret.cli.groups import groups
+from leveret.cli.pipeline import pipeline
 from leveret.cli.publish import publish
 from leveret.cli.redrive import redrive
 from leveret.cli.serve import serve
@@ -32,3 +33,4 @@ for command in (serve, publish, consume, redrive):
     app.command()(command)
 app.add_typer(topic, name="topic")
 app.add_typer(groups, name="groups")
+app.add_typer(pipeline, name="pipeline")

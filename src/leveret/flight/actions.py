@@ -97,6 +97,19 @@ class Planned(_Said, frozen=True):
     portions: list[Portion]
 
 
+class Reject(_Said, frozen=True):
+    """Messages that the query holds are published among its rejects: they are settled as that, and not held.
+
+    So they are in no lease any more: a batch that is planned again comes without them.
+    """
+
+    vhost: str
+    queue: str
+    query: str
+    ranges: bytes
+    """As in `Portion`; what the query does not hold is left as it is."""
+
+
 class Release(_Said, frozen=True):
     """Ends a query: its messages go back to the queue, and what is known of it is forgotten."""
 
@@ -292,7 +305,7 @@ class Refused(_Said, frozen=True):
 
 OffsetRequest = Locate | Follow | Advance | Cover
 """Those about streams and topics."""
-Request = Open | Lease | Plan | Release | Snapshot | OffsetRequest | Commit | Abort
+Request = Open | Lease | Plan | Reject | Release | Snapshot | OffsetRequest | Commit | Abort
 Answer = Opened | Leased | Planned | Located | Followed | Advanced | Covered | Committed | Done | Refused
 
 _encoder = msgspec.msgpack.Encoder()

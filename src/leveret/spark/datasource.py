@@ -89,7 +89,7 @@ class LeveretDataSource(DataSource):
     Options of the sink: url, user, password, tlsCaFile, flightUrl, brokerTimeout as above; exchange,
     routingKey (where no column says it), mandatory (true: a row that no queue takes fails the batch),
     unroutableExchange (where such rows go instead), stageTimeout (24h), queryName (the query's identity,
-    for exactly once).
+    for exactly once), batchId (with queryName: which write of a foreachBatch this is; it happens once).
     """
 
     @classmethod

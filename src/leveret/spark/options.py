@@ -202,11 +202,16 @@ class SinkOptions(BrokerOptions):
     unroutable_exchange: str | None = None
     stage_timeout_s: float = DAY_S
     query_name: str | None = None
+    batch_id: int | None = None
 
     @classmethod
     def parse(cls, mapping: Mapping[str, str]) -> Self:
         options = cls(**_values(mapping, _SINK, ignored=_OF_WRITES, side="sink"))
         options.check_broker()
+        if options.batch_id is not None and options.query_name is None:
+            raise BadOption(
+                "option batchId needs option queryName", hint="together they say which write this is"
+            )
         return options
 
 
@@ -251,6 +256,7 @@ _SINK: Final[_Table] = {
     "unroutableExchange": ("unroutable_exchange", values.text),
     "stageTimeout": ("stage_timeout_s", values.duration),
     "queryName": ("query_name", values.text),
+    "batchId": ("batch_id", values.offset),
 }
 _RANGES: Final = ("startingOffset", "endingOffset", "startingTimestamp", "endingTimestamp")
 _OF_STREAMS: Final = ("cursor", "maxMessagesPerTrigger", "maxBytesPerTrigger", "spoolLocation")

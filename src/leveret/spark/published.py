@@ -30,7 +30,7 @@ from leveret.client.message import PERSISTENT, Properties
 from leveret.spark.errors import BrokerAway, SparkSideError
 from leveret.spark.options import SinkOptions
 from leveret.spark.rows import Rows, check, slices
-from leveret.spark.sink import Attempt, Staged, new_query
+from leveret.spark.sink import Attempt, Staged, new_write
 
 _WINDOW: Final = 5_000
 """Messages that may be unconfirmed."""
@@ -206,10 +206,10 @@ class PublishWriter(DataSourceArrowWriter):
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         check(schema, options)
         self._options = options
-        self._query = new_query(options)  # made once, on the driver: this object travels
+        self._query, self._batch = new_write(options)  # once, on the driver: this object travels
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Published:
-        return _Publishing(self._options, Attempt.of_batch(self._query)).run(iterator)
+        return _Publishing(self._options, Attempt.of_batch(self._query, self._batch)).run(iterator)
 
 
 class PublishStreamWriter(DataSourceStreamArrowWriter):

@@ -67,9 +67,9 @@ class Attempt:
         return cls(query, int(batch), task.partitionId(), task.attemptNumber())
 
     @classmethod
-    def of_batch(cls, query: str) -> Attempt:
+    def of_batch(cls, query: str, batch: int) -> Attempt:
         task = _task()
-        return cls(query, 0, task.partitionId(), task.attemptNumber())
+        return cls(query, batch, task.partitionId(), task.attemptNumber())
 
     def stage_name(self) -> str:
         """Another one each time."""
@@ -84,9 +84,15 @@ def _task() -> TaskContext:
     return task
 
 
-def new_query(options: SinkOptions) -> str:
-    """The name of a batch write, which is a query of its own: writing the same rows again is another one."""
-    return f"{options.query_name or 'write'}-{uuid.uuid4().hex}"
+def new_write(options: SinkOptions) -> tuple[str, int]:
+    """Query and batch of a batch write: with option batchId those of the options, and each is written once.
+
+    Without it a write is a query of its own, and writing the same rows again is another one.
+    """
+    if options.batch_id is not None:
+        assert options.query_name is not None
+        return options.query_name, options.batch_id
+    return f"{options.query_name or 'write'}-{uuid.uuid4().hex}", 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,17 +230,22 @@ class StageWriter(DataSourceArrowWriter):
         check(schema, options)
         self._options = options
         self._endpoint = endpoint
-        self._query = new_query(options)  # made once, on the driver: this object travels
+        self._query, self._batch = new_write(options)  # once, on the driver: this object travels
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        return _Staging(self._options, self._endpoint, Attempt.of_batch(self._query)).run(iterator)
+        attempt = Attempt.of_batch(self._query, self._batch)
+        return _Staging(self._options, self._endpoint, attempt).run(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        commit(self._options, self._endpoint, self._query, 0, _staged(messages))
+        commit(self._options, self._endpoint, self._query, self._batch, _staged(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """The whole of it: nobody else has this query's name."""
-        abort(self._options, self._endpoint, self._query, 0, [])
+        """The whole of it where nobody else has the query's name; else what its own tasks have staged."""
+        stages = [name for one in _staged(messages) for name in one.stages]
+        if self._options.batch_id is None:
+            abort(self._options, self._endpoint, self._query, self._batch, [])
+        elif stages:
+            abort(self._options, self._endpoint, self._query, self._batch, stages)
 
 
 class StageStreamWriter(DataSourceStreamArrowWriter):

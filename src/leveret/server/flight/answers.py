@@ -7,7 +7,7 @@ sees to that. Those about streams and topics are `reading`'s; sockets and proces
 
 from __future__ import annotations
 
-from leveret.amqp.errors import AccessRefused, AmqpError, NotFound
+from leveret.amqp.errors import AccessRefused, AmqpError, NotFound, PreconditionFailed
 from leveret.broker.accounts import User
 from leveret.broker.broker import Broker
 from leveret.broker.leases import LeaseNote, LeaseRefused
@@ -16,11 +16,11 @@ from leveret.broker.stages import Row, StageName, Terms
 from leveret.broker.streams.stream import Stream
 from leveret.broker.vhost import VirtualHost
 from leveret.flight import actions
-from leveret.flight.tickets import StageDescriptor, pack_ranges
+from leveret.flight.tickets import StageDescriptor, pack_ranges, unpack_ranges
 from leveret.server.flight.reading import Reading
 from leveret.storage.errors import StorageError
 from leveret.storage.log import Log
-from leveret.storage.offsets import OffsetSet
+from leveret.storage.offsets import OffsetSet, Range
 
 
 class Answers:
@@ -79,6 +79,10 @@ class Answers:
                 leases = queue.queries()
                 found = leases.plan(leases.check(request.query, request.epoch), request.start, request.end)
                 return actions.Planned(queue.log.id, [_portion(lease) for lease in found if lease.ranges])
+            case actions.Reject():
+                leases = self._consumed(user, request.vhost, request.queue).queries()
+                leases.reject(request.query, _ranges(request.ranges))
+                return actions.Done()
             case actions.Release():
                 self._consumed(user, request.vhost, request.queue).queries().release(request.query)
                 return actions.Done()
@@ -161,3 +165,10 @@ def refused(error: AmqpError | StorageError) -> actions.Refused:
 
 def _portion(lease: LeaseNote) -> actions.Portion:
     return actions.Portion(pack_ranges(lease.ranges), lease.messages, lease.redelivered_below, lease.counts)
+
+
+def _ranges(data: bytes) -> list[Range]:
+    try:
+        return list(OffsetSet(unpack_ranges(data)).ranges())
+    except ValueError:
+        raise PreconditionFailed("the ranges of offsets make no sense") from None

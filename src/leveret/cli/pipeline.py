@@ -1,0 +1,117 @@
+"""`leveret pipeline validate|explain|run`: declared pipelines, from a queue through SQL into tables.
+
+Parses, calls `leveret.spark.pipelines`, prints. What is wrong with a file is one sentence with its line, and
+exit code 1, before Spark starts wherever that is possible; `validate` and `explain` need no Java.
+"""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn, TypeAlias
+
+import typer
+
+from leveret.cli.options import AsJson
+from leveret.cli.pages import show_json
+from leveret.cli.running import FAILED
+from leveret.cli.screen import Screen, counted
+
+if TYPE_CHECKING:
+    from leveret.spark.pipelines.declaration import Declaration
+    from leveret.spark.pipelines.rejects import Counts
+
+pipeline = typer.Typer(help="Run declared pipelines, and look at them.", no_args_is_help=True)
+
+File: TypeAlias = Annotated[Path, typer.Argument(help="The pipeline's TOML file.")]
+
+
+@pipeline.command()
+def validate(file: File, as_json: AsJson = False) -> None:
+    """Check a file: keys, types, names, SQL. Needs neither Java nor a broker."""
+    declared = _declared(file)
+    Screen(as_json=as_json).result(
+        {"file": str(file), "name": declared.name, "valid": True}, f"{file} is a valid pipeline"
+    )
+
+
+@pipeline.command()
+def explain(file: File, as_json: AsJson = False) -> None:
+    """Say what a pipeline is going to do, and what of it is exactly once."""
+    from leveret.spark.pipelines.explaining import explain as explained
+
+    parts = explained(_declared(file))
+    if as_json:
+        show_json(dict(parts))
+        return
+    for heading, lines in parts:
+        typer.echo(heading)
+        for line in lines:
+            typer.echo(f"  {line}")
+
+
+@pipeline.command()
+def run(
+    file: File,
+    once: Annotated[bool, typer.Option("--once", help="End when what is there now is done.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run a pipeline until it is told to stop (Ctrl-C or SIGTERM)."""
+    declared = _declared(file)
+    screen = Screen(as_json=as_json)
+    from leveret.spark.errors import SparkSideError
+    from leveret.spark.pipelines import running
+
+    said = _Said()
+    try:
+        with screen.gauge(declared.name) as gauge:
+
+            def show(_: int, counts: Counts) -> None:
+                said.counts = counts
+                gauge.show(counts.messages, more=f"{counts.rejected:,} rejected")
+
+            code = running.run(declared, once=once, on_batch=show, stop_on=(signal.SIGINT, signal.SIGTERM))
+    except SparkSideError as error:
+        _fail(str(error))
+    account = {"name": declared.name, **said.account()}
+    screen.result(account, f"{declared.name}: {said.sentence()}")
+    raise typer.Exit(code)
+
+
+class _Said:
+    """What has happened, for the end."""
+
+    def __init__(self) -> None:
+        self.counts: Counts | None = None
+
+    def account(self) -> dict[str, int]:
+        counts = self.counts
+        if counts is None:
+            return {"batches": 0, "messages": 0, "rejected": 0}
+        return {"batches": counts.batches, "messages": counts.messages, "rejected": counts.rejected}
+
+    def sentence(self) -> str:
+        found = self.account()
+        return (
+            f"{counted(found['messages'], 'message')} in {counted(found['batches'], 'batch')}"
+            f", {found['rejected']:,} rejected"
+        ).replace("batchs", "batches")
+
+
+def _declared(file: Path) -> Declaration:
+    try:
+        from leveret.spark.pipelines import checks, declaration
+        from leveret.spark.pipelines.errors import BadPipeline
+    except ModuleNotFoundError as error:
+        _fail(f"pipelines need {error.name} (pip install 'leveret[spark]')")
+    try:
+        declared = declaration.read(file)
+        checks.check(declared)
+    except BadPipeline as error:
+        _fail(str(error))
+    return declared
+
+
+def _fail(sentence: str) -> NoReturn:
+    Screen().say(sentence)
+    raise typer.Exit(FAILED)

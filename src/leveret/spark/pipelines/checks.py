@@ -1,0 +1,196 @@
+"""What a declaration must hold beyond the types of its values; no Java is needed, and no broker.
+
+Names are there once and mean something, steps see those before them, SQL parses, sinks have what their format
+needs. The first problem is the one that is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from leveret.spark import values
+from leveret.spark.errors import BadOption
+from leveret.spark.options import SinkOptions, SourceOptions
+from leveret.spark.pipelines import sql
+from leveret.spark.pipelines.declaration import INPUT, Declaration, Sink
+from leveret.spark.pipelines.lines import Key
+
+FILES: Final = frozenset(("parquet", "csv", "json", "orc", "text"))
+"""Formats that are written as a directory for each batch."""
+_OF_BROKER: Final = ("url", "user", "password", "tlsCaFile", "flightUrl", "brokerTimeout")
+HIDDEN: Final = "_"
+"""How columns begin that do not come from a body."""
+
+
+def check(declared: Declaration) -> None:
+    """Raises `BadPipeline` for the first problem."""
+    _check_source(declared)
+    _check_parse(declared)
+    _check_names(declared)
+    _check_steps(declared)
+    _check_expectations(declared)
+    _check_times(declared)
+    _check_rejects(declared)
+    for index, sink in enumerate(declared.sinks):
+        _check_sink(declared, sink, ("sinks", index))
+    if not declared.sinks:
+        raise declared.wrong(
+            ("sinks",), "is missing", hint="where do the rows go? write at least one [[sinks]]"
+        )
+
+
+def source_options(declared: Declaration) -> dict[str, str]:
+    """The options of `readStream`, as Spark takes them."""
+    source = declared.source
+    named = {
+        "url": source.url,
+        "queue": source.queue,
+        "stream": source.stream,
+        "topic": source.topic,
+        "maxMessagesPerTrigger": source.max_messages,
+        "maxBytesPerTrigger": source.max_bytes,
+        "cursor": declared.name,
+    }
+    return as_options(named) | as_options(source.options)
+
+
+def broker_options(declared: Declaration) -> dict[str, str]:
+    """The options that say which broker it is, and who we are: for the rejects, and sinks of the same one."""
+    options = source_options(declared)
+    return {name: options[name] for name in _OF_BROKER if name in options}
+
+
+def as_options(settings: Mapping[str, object]) -> dict[str, str]:
+    """Strings, as Spark's options are."""
+    return {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in settings.items()
+        if value is not None
+    }
+
+
+def _check_source(declared: Declaration) -> None:
+    try:
+        SourceOptions.parse(source_options(declared)).check_stream()
+    except BadOption as error:
+        raise declared.wrong(("source",), f"is wrong: {error.sentence}", hint=error.hint) from None
+
+
+def _check_parse(declared: Declaration) -> None:
+    parse, key = declared.parse, ("parse", "schema")
+    if parse.schema is None:
+        if parse.format == "text":
+            return
+        raise declared.wrong(key, "is missing", hint="schema = 'id LONG NOT NULL, amount DOUBLE'")
+    if parse.format == "text":
+        raise declared.wrong(key, "is given, but text has the one column 'text'")
+    try:
+        columns = sql.schema_of(parse.schema)
+    except sql.Unparsed as error:
+        raise declared.wrong(key, str(error)) from None
+    seen: set[str] = set()
+    for column in columns:
+        if column.name.startswith(HIDDEN):
+            hint = "names with _ in front are the pipeline's own: _message, _batch, ..."
+            raise declared.wrong(key, f"has a column '{column.name}'", hint=hint)
+        if column.name.lower() in seen:
+            raise declared.wrong(key, f"has column '{column.name}' twice")
+        seen.add(column.name.lower())
+
+
+def _check_names(declared: Declaration) -> None:
+    seen = {INPUT}
+    for key, name in _names(declared):
+        if name.lower() in seen:
+            what = "is the name of the parsed rows" if name.lower() == INPUT else "is there twice"
+            raise declared.wrong((*key, "name"), f"'{name}' {what}", hint="each needs a name of its own")
+        seen.add(name.lower())
+    sinks: set[str] = set()
+    for index, sink in enumerate(declared.sinks):
+        if sink.name in sinks:
+            raise declared.wrong(("sinks", index, "name"), f"'{sink.name}' is there twice")
+        sinks.add(sink.name)
+
+
+def _names(declared: Declaration) -> Iterator[tuple[Key, str]]:
+    yield from ((("tables", index), table.name) for index, table in enumerate(declared.tables))
+    yield from ((("steps", index), step.name) for index, step in enumerate(declared.steps))
+
+
+def _check_steps(declared: Declaration) -> None:
+    """Each sees the ones before: so what refers to a later one, or to itself, goes round in circles."""
+    visible = {INPUT, *(table.name for table in declared.tables)}
+    steps = [step.name for step in declared.steps]
+    for index, step in enumerate(declared.steps):
+        key: Key = ("steps", index, "sql")
+        for name in _tables_of(declared, key, step.sql):
+            if name in visible or "." in name:
+                continue
+            if name == step.name:
+                raise declared.wrong(key, f"of '{step.name}' reads itself: steps can't be cyclic")
+            if name in steps:
+                hint = "a step sees the ones before it: change their order, or break the circle"
+                raise declared.wrong(key, f"of '{step.name}' reads '{name}', which comes later", hint=hint)
+            known = ", ".join(sorted(visible))
+            raise declared.wrong(key, f"reads '{name}', which is not there", hint=f"there are {known}")
+        visible.add(step.name)
+
+
+def _tables_of(declared: Declaration, key: Key, query: str) -> list[str]:
+    try:
+        return sql.tables_of(query)
+    except sql.Unparsed as error:
+        raise declared.wrong(key, str(error)) from None
+
+
+def _check_expectations(declared: Declaration) -> None:
+    for index, expectation in enumerate(declared.expectations):
+        key: Key = ("expectations", index)
+        if expectation.step not in {INPUT, *(step.name for step in declared.steps)}:
+            raise declared.wrong((*key, "step"), f"'{expectation.step}' is no step")
+        try:
+            columns = sql.columns_of(expectation.that)
+        except sql.Unparsed as error:
+            raise declared.wrong((*key, "that"), str(error)) from None
+        if not columns:
+            raise declared.wrong((*key, "that"), "names no column, so it is the same for all rows")
+
+
+def _check_times(declared: Declaration) -> None:
+    every = declared.trigger.every
+    try:
+        if every is not None:
+            values.duration(every)
+    except ValueError as error:
+        raise declared.wrong(("trigger", "every"), f"{every!r} {error}") from None
+
+
+def _check_rejects(declared: Declaration) -> None:
+    rejects = declared.rejects
+    if not rejects.exchange and not rejects.routing_key:
+        hint = "rows that fail are published: say where, with routing_key = 'orders.rejected' or an exchange"
+        raise declared.wrong(("rejects", "routing_key"), "is missing", hint=hint)
+
+
+def _check_sink(declared: Declaration, sink: Sink, key: Key) -> None:
+    if sink.rows is not None and sink.rows not in {INPUT, *(step.name for step in declared.steps)}:
+        raise declared.wrong((*key, "from"), f"'{sink.rows}' is no step")
+    if sink.format in FILES and sink.path is None:
+        raise declared.wrong((*key, "path"), f"is missing: {sink.format} is written to a directory")
+    if sink.format == "leveret":
+        _check_leveret(declared, sink, key)
+    if sink.format == "jdbc":
+        for name in ("url", "dbtable"):
+            if name not in sink.options:
+                raise declared.wrong((*key, "options", name), "is missing")
+    if sink.mode == "overwrite" and sink.format in FILES:
+        hint = "append: a batch that runs again overwrites what it wrote, and nothing else"
+        raise declared.wrong((*key, "mode"), "'overwrite' would leave the last batch alone", hint=hint)
+
+
+def _check_leveret(declared: Declaration, sink: Sink, key: Key) -> None:
+    try:
+        SinkOptions.parse(broker_options(declared) | as_options(sink.options))
+    except BadOption as error:
+        raise declared.wrong((*key, "options"), f"is wrong: {error.sentence}", hint=error.hint) from None

@@ -1,0 +1,73 @@
+"""What a pipeline is going to do, in words: for `leveret pipeline explain`, without Java."""
+
+from __future__ import annotations
+
+from leveret.spark.options import SourceOptions
+from leveret.spark.pipelines import sql
+from leveret.spark.pipelines.checks import source_options
+from leveret.spark.pipelines.declaration import INPUT, Declaration
+from leveret.spark.pipelines.sinks import promise
+
+
+def explain(declared: Declaration) -> list[tuple[str, list[str]]]:
+    """Headings, and what is to be said under them."""
+    return [
+        ("source", _source(declared)),
+        ("parse", _parse(declared)),
+        ("steps", _steps(declared)),
+        ("rejects", _rejects(declared)),
+        ("sinks", [f"{sink.name}: {_sink(declared, index)}" for index, sink in enumerate(declared.sinks)]),
+        ("runs", _runs(declared)),
+    ]
+
+
+def _source(declared: Declaration) -> list[str]:
+    options = SourceOptions.parse(source_options(declared))
+    most = f"at most {options.max_messages:,} messages" if options.max_messages else "all that is ready"
+    return [
+        f"{options.described} at {options.where}, as query '{declared.name}'",
+        f"a batch takes {most}",
+        "messages are settled when their batch is in Spark's commit log",
+    ]
+
+
+def _parse(declared: Declaration) -> list[str]:
+    parse = declared.parse
+    if parse.format == "text":
+        return ["bodies are UTF-8, in column text"]
+    assert parse.schema is not None
+    columns = sql.schema_of(parse.schema)
+    found = [f"{each.name} {each.type}{' (required)' if each.required else ''}" for each in columns]
+    return [f"bodies are {parse.format.upper()}: {', '.join(found)}"]
+
+
+def _steps(declared: Declaration) -> list[str]:
+    found = [f"{step.name} reads {', '.join(sql.tables_of(step.sql))}" for step in declared.steps]
+    return found or [f"none: sinks get the parsed rows, {INPUT}"]
+
+
+def _rejects(declared: Declaration) -> list[str]:
+    rejects = declared.rejects
+    where = f"exchange '{rejects.exchange}'" if rejects.exchange else "the default exchange"
+    found = [f"to {where} with routing key '{rejects.routing_key}', with the reason in headers"]
+    found += ["what does not parse, and what lacks a required column"]
+    found += [f"at {each.step}: what is not {each.that}" for each in declared.expectations]
+    if rejects.max_count is not None:
+        found.append(f"more than {rejects.max_count:,} in a batch stop the pipeline")
+    if rejects.max_share is not None:
+        found.append(f"a share of more than {rejects.max_share:.1%} of a run stops the pipeline")
+    return found
+
+
+def _sink(declared: Declaration, index: int) -> str:
+    sink = declared.sinks[index]
+    place = sink.path or sink.options.get("exchange") or sink.options.get("dbtable") or ""
+    rows = sink.rows or declared.last
+    return f"{rows} as {sink.format}{f' to {place}' if place else ''}; {promise(sink)}"
+
+
+def _runs(declared: Declaration) -> list[str]:
+    every = (
+        f"a batch every {declared.trigger.every}" if declared.trigger.every else "one batch after the other"
+    )
+    return [f"{every}, on {declared.spark.master}, checkpoint {declared.checkpoint}"]

@@ -1,0 +1,127 @@
+"""Messages as rows: what a body parses to, and why some do not.
+
+A parsed row has the columns of the body, and `_message`, what else is known of it: `_message.offset`,
+`_message.routing_key`, ... A row that can't be used stays among the others, with the reason in column
+`_reject`: so one pass over a batch finds the good ones and counts the bad.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812  (everybody's name for it)
+
+from leveret.spark.pipelines import sql
+from leveret.spark.pipelines.checks import as_options
+from leveret.spark.pipelines.declaration import INPUT, Expectation, Parse
+
+MESSAGE: Final = "_message"
+"""A step that keeps this column can have expectations: it says which message a row comes from."""
+REJECT: Final = "_reject"
+"""Null, or step, column and reason."""
+BODY: Final = "_body"
+IDENTITY: Final = ("queue", "partition", "offset")
+_OF_MESSAGE: Final = (
+    *IDENTITY,
+    "exchange",
+    "routing_key",
+    "enqueued_at",
+    "priority",
+    "redelivered",
+    "delivery_count",
+    "message_id",
+    "correlation_id",
+    "content_type",
+    "timestamp",
+    "headers",
+)
+_PARSED: Final = "_parsed"
+_CORRUPT: Final = "_corrupt"
+_UNFIT: Final = {"json": "is not JSON, or does not fit the schema", "csv": "does not fit the schema"}
+
+
+def parsed(messages: DataFrame, parse: Parse) -> DataFrame:
+    """The rows of messages, with `_reject` where a body does not parse."""
+    message = F.struct(*_OF_MESSAGE).alias(MESSAGE)
+    body = F.col("body").alias(BODY)
+    text = F.col("body").cast("string")
+    if parse.format == "text":
+        reject = F.when(~F.is_valid_utf8(text), _reason("parse", None, "is not UTF-8"))
+        return messages.select(text.alias("text"), message, body, reject.alias(REJECT))
+    assert parse.schema is not None
+    reader = F.from_json if parse.format == "json" else F.from_csv
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT, **as_options(parse.options)}
+    value = reader(text, f"{parse.schema}, {_CORRUPT} STRING", options)
+    rows = messages.select(value.alias(_PARSED), message, body)
+    fields = {column: F.col(f"{_PARSED}.`{column.name}`") for column in sql.schema_of(parse.schema)}
+    unfit = F.col(_PARSED).isNull() | F.col(f"{_PARSED}.{_CORRUPT}").isNotNull()
+    reject = F.when(unfit, _reason("parse", None, _UNFIT[parse.format]))
+    for column, field in fields.items():
+        if column.required:
+            reject = reject.when(field.isNull(), _reason("parse", column.name, "is null or missing"))
+    named = [field.alias(column.name) for column, field in fields.items()]
+    return rows.select(*named, MESSAGE, BODY, reject.alias(REJECT))
+
+
+def expected(rows: DataFrame, expectations: Sequence[Expectation]) -> DataFrame:
+    """With `_reject` also where one of these is not true; what was wrong before stays so."""
+    if not expectations:
+        return rows
+    reason = F.coalesce(F.col(REJECT), _first_failed(expectations))
+    return rows.withColumn(REJECT, reason)
+
+
+def failed(step: DataFrame, expectations: Sequence[Expectation]) -> DataFrame:
+    """Which messages fail at a later step: their identity, and the reason."""
+    identity = [F.col(f"{MESSAGE}.{name}").alias(name) for name in IDENTITY]
+    found = step.select(*identity, _first_failed(expectations).alias(REJECT))
+    return found.where(F.col(REJECT).isNotNull()).dropDuplicates(list(IDENTITY))
+
+
+def good(rows: DataFrame) -> DataFrame:
+    """What SQL sees as `input`."""
+    return rows.where(F.col(REJECT).isNull()).drop(REJECT, BODY)
+
+
+def bad(rows: DataFrame) -> DataFrame:
+    return rows.where(F.col(REJECT).isNotNull())
+
+
+def unfit_column(parse: Parse) -> Column:
+    """Of a rejected JSON body: the first column that is there, and not of its type."""
+    unknown = F.lit(None).cast("string")
+    if parse.format != "json" or parse.schema is None:
+        return unknown
+    text = F.col(BODY).cast("string")
+    return F.coalesce(
+        *(
+            F.when(
+                F.get_json_object(text, f"$['{column.name}']").isNotNull()
+                & F.col(f"`{column.name}`").isNull(),
+                F.lit(column.name),
+            )
+            for column in sql.schema_of(parse.schema)
+        ),
+        unknown,
+    )
+
+
+def of_input(expectations: Sequence[Expectation]) -> list[Expectation]:
+    return [each for each in expectations if each.step == INPUT]
+
+
+def _first_failed(expectations: Sequence[Expectation]) -> Column:
+    """Why a row is rejected; null where all of them are true."""
+    reasons = []
+    for each in expectations:
+        column = each.column or sql.columns_of(each.that)[0]
+        reason = _reason(each.step, column, each.reason or f"does not hold: {each.that}")
+        reasons.append(F.when(~F.coalesce(F.expr(each.that), F.lit(False)), reason))
+    return F.coalesce(*reasons)
+
+
+def _reason(step: str, column: str | None, reason: str) -> Column:
+    named = F.lit(column).cast("string")
+    return F.struct(F.lit(step).alias("step"), named.alias("column"), F.lit(reason).alias("reason"))

@@ -1,0 +1,88 @@
+"""SQL, read without Spark: which tables a query names, which columns a schema has, whether it parses at all.
+
+Spark's own parser is Java's. This one (sqlglot, in Spark's dialect) is as strict almost everywhere; where it
+refuses what it does not know, whoever runs the pipeline asks Spark before believing it (`Unparsed`).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import ParseError, TokenError
+
+_DIALECT: Final = "spark"
+_WINDOW: Final = re.compile(r"\bwindow\s*\(", re.IGNORECASE)
+"""Spark's function of that name, which the parser takes for the beginning of a WINDOW clause."""
+
+
+class Unparsed(ValueError):
+    """`.line` is counted within the text."""
+
+    def __init__(self, problem: str, line: int = 1) -> None:
+        super().__init__(problem)
+        self.line = line
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """Of a schema: `id LONG NOT NULL`."""
+
+    name: str
+    type: str
+    required: bool
+
+
+def tables_of(query: str) -> list[str]:
+    """The tables that a query names, in their order, each once; `catalog.table` as it is written."""
+    tree = _parsed(query)
+    if not isinstance(tree, exp.Query):
+        raise Unparsed("is not a query: it must begin with SELECT or WITH")
+    inner = {cte.alias_or_name for cte in tree.find_all(exp.CTE)}
+    named = [".".join(part.name for part in table.parts) for table in tree.find_all(exp.Table)]
+    return [name for name in dict.fromkeys(named) if name and name not in inner]
+
+
+def columns_of(condition: str) -> list[str]:
+    """The columns that a condition is about."""
+    tree = _parsed(condition)
+    if isinstance(tree, exp.Query | exp.Alias | exp.Command):
+        raise Unparsed("is not a condition, like amount > 0")
+    return list(dict.fromkeys(column.name for column in tree.find_all(exp.Column)))
+
+
+def schema_of(ddl: str) -> list[Column]:
+    """`id LONG NOT NULL, amount DOUBLE` as columns; those inside a STRUCT are not looked at."""
+    tree = _parsed(f"CREATE TABLE t ({ddl})")
+    schema = tree.find(exp.Schema)
+    columns = (
+        [] if schema is None else [each for each in schema.expressions if isinstance(each, exp.ColumnDef)]
+    )
+    if schema is None or len(columns) != len(schema.expressions) or not all(each.kind for each in columns):
+        raise Unparsed("is not a schema, like id LONG NOT NULL, amount DOUBLE")
+    return [_column(each) for each in columns]
+
+
+def _column(column: exp.ColumnDef) -> Column:
+    kinds = [constraint.kind for constraint in column.constraints]
+    required = any(isinstance(kind, exp.NotNullColumnConstraint) for kind in kinds)
+    return Column(column.name, column.kind.sql(_DIALECT) if column.kind else "", required)
+
+
+def _parsed(text: str) -> exp.Expr:
+    try:
+        trees = sqlglot.parse(_WINDOW.sub("`window`(", text), read=_DIALECT)
+    except ParseError as error:
+        first = error.errors[0]
+        near = f" near '{first['highlight']}'" if first.get("highlight") else ""
+        description = re.sub(r"<Token [^>]*text: ([^,]*),[^>]*>", r"'\1'", first["description"])
+        description = re.sub(r"<class '[\w.]+'>", "it", description)
+        raise Unparsed(f"does not parse: {description}{near}", first.get("line") or 1) from None
+    except TokenError as error:
+        raise Unparsed(f"does not parse: {error}") from None
+    if len(trees) != 1 or trees[0] is None:
+        raise Unparsed("is not one statement")
+    return trees[0]

@@ -1,0 +1,282 @@
+"""Files of pipelines: what they may say, and what is said when they are wrong. No Java is needed."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from leveret.cli.main import app
+from leveret.spark.pipelines import sql
+from leveret.spark.pipelines.checks import check, source_options
+from leveret.spark.pipelines.declaration import Declaration, parse
+from leveret.spark.pipelines.errors import BadPipeline
+from leveret.spark.pipelines.explaining import explain
+from leveret.spark.pipelines.lines import Lines
+
+GOOD = '''\
+name = "orders"
+checkpoint = "/lake/checkpoints/orders"
+
+[source]
+queue = "orders"
+max_messages = 1000
+
+[parse]
+schema = "id LONG NOT NULL, customer STRING, amount DOUBLE, at TIMESTAMP"
+
+[[steps]]
+name = "dated"
+sql = """
+    SELECT *, date(at) AS day
+    FROM input
+"""
+
+[[steps]]
+name = "large"
+sql = "SELECT * FROM dated WHERE amount > 100"
+
+[[expectations]]
+that = "amount > 0"
+
+[rejects]
+routing_key = "orders.rejected"
+
+[[sinks]]
+name = "table"
+from = "dated"
+path = "/lake/orders"
+partition_by = ["day"]
+
+[[sinks]]
+name = "alarms"
+format = "leveret"
+options = { routingKey = "large-orders" }
+'''
+
+
+def declared(text: str = GOOD, **environment: str) -> Declaration:
+    found = parse(text, file="orders.toml", environment=environment)
+    check(found)
+    return found
+
+
+def refusal(old: str, new: str) -> str:
+    """What is said when a part of the good file is another."""
+    assert GOOD.count(old) == 1, old
+    with pytest.raises(BadPipeline) as caught:
+        declared(GOOD.replace(old, new))
+    return str(caught.value)
+
+
+# what a file says
+
+
+def test_a_good_file_is_taken_as_it_is():
+    found = declared()
+    assert (found.name, found.source.queue, found.last) == ("orders", "orders", "large")
+    assert [sink.rows or found.last for sink in found.sinks] == ["dated", "large"]
+    assert source_options(found) == {
+        "url": "amqp://guest:guest@localhost:5672",
+        "queue": "orders",
+        "maxMessagesPerTrigger": "1000",
+        "cursor": "orders",
+    }
+
+
+def test_variables_of_the_environment_keep_passwords_out_of_the_file():
+    text = GOOD.replace('queue = "orders"', 'queue = "orders"\nurl = "amqp://shop:${SECRET}@broker"')
+    assert declared(text, SECRET="abc").source.url == "amqp://shop:abc@broker"
+
+
+def test_what_is_explained_says_what_is_exactly_once():
+    parts = dict(explain(declared()))
+    assert parts["steps"] == ["dated reads input", "large reads dated"]
+    assert [line.partition("; ")[2].partition(":")[0] for line in parts["sinks"]] == ["exactly once"] * 2
+    other = GOOD.replace('format = "leveret"', 'format = "delta"')
+    assert "at least once" in dict(explain(declared(other)))["sinks"][1]
+
+
+# what is wrong with a file: the line, the key, one sentence
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        ('queue = "orders"', 'queu = "orders"', "line 5: source.queu is unknown (did you mean 'queue'?)"),
+        ("[rejects]", "[reject]", "line 25: reject is unknown (did you mean 'rejects'?)"),
+        ('name = "orders"\n', "", "line 1: name is missing"),
+        ('checkpoint = "/lake/checkpoints/orders"', "", "line 1: checkpoint is missing"),
+        ('name = "orders"\n', 'name = "a b"\n', "line 1: name can't be a name: up to 100 letters"),
+        ("max_messages = 1000", 'max_messages = "many"', "line 6: source.max_messages is wrong: expected"),
+        ("max_messages = 1000", "max_messages = 0", "line 6: source.max_messages is wrong: expected"),
+        ('queue = "orders"', "", "line 4: source is wrong: options queue, stream and topic are all missing"),
+        (
+            'queue = "orders"',
+            'queue = "o"\nstream = "o"',
+            "line 4: source is wrong: options queue and stream are both",
+        ),
+        (
+            "max_messages = 1000",
+            'options = { leaseTimeot = "1h" }',
+            "line 4: source is wrong: the source has no option 'leaseTimeot'",
+        ),
+        ("[rejects]", "[rejects", "line 25: is not TOML"),
+        ('name = "dated"', 'name = "da ted"', "line 12: steps[1].name can't be a name"),
+        ('name = "large"', 'name = "dated"', "line 19: steps[2].name 'dated' is there twice"),
+        ('name = "dated"', 'name = "input"', "line 12: steps[1].name 'input' is the name of the parsed rows"),
+        ('name = "alarms"', 'name = "table"', "line 35: sinks[2].name 'table' is there twice"),
+        ("FROM input", "FROM inputt", "line 13: steps[1].sql reads 'inputt', which is not there (there are"),
+        ("FROM input", "FROM dated", "line 13: steps[1].sql of 'dated' reads itself"),
+        ("FROM input", "FROM large", "line 13: steps[1].sql of 'dated' reads 'large', which comes later"),
+        ("SELECT *, date", "SELEC *, date", "line 13: steps[1].sql does not parse"),
+        ("SELECT * FROM dated", "DROP TABLE dated; SELECT * FROM dated", "line 20: steps[2].sql is not one"),
+        (
+            '"SELECT * FROM dated WHERE amount > 100"',
+            '"DROP TABLE x"',
+            "line 20: steps[2].sql is not a query",
+        ),
+        ("amount > 0", "amount >", "line 23: expectations[1].that does not parse"),
+        ("amount > 0", "1 > 0", "line 23: expectations[1].that names no column"),
+        ("amount > 0", "SELECT 1", "line 23: expectations[1].that is not a condition"),
+        (
+            'that = "amount > 0"',
+            'that = "amount > 0"\nstep = "x"',
+            "line 24: expectations[1].step 'x' is no step",
+        ),
+        ("id LONG NOT NULL", "id LONG(", "line 9: parse.schema does not parse"),
+        ("id LONG NOT NULL", "_id LONG", "line 9: parse.schema has a column '_id'"),
+        ("id LONG NOT NULL", "customer LONG", "line 9: parse.schema has column 'customer' twice"),
+        ('routing_key = "orders.rejected"', "", "rejects.routing_key is missing"),
+        ('routing_key = "orders.rejected"', "max_share = 2.0", "line 26: rejects.max_share is wrong"),
+        ('path = "/lake/orders"', "", "sinks[1].path is missing: parquet is written to a directory"),
+        ('from = "dated"', 'from = "nobody"', "line 30: sinks[1].from 'nobody' is no step"),
+        ('from = "dated"', 'mode = "overwrite"', "line 30: sinks[1].mode 'overwrite' would leave the last"),
+        ("routingKey =", "routeKey =", "sinks[2].options is wrong: the sink has no option 'routeKey'"),
+        ("[rejects]", '[trigger]\nevery = "soon"\n[rejects]', "line 26: trigger.every 'soon' is not"),
+        ('"orders.rejected"', '"${NOWHERE}"', "line 26: rejects.routing_key needs the environment variable"),
+        ('[[steps]]\nname = "dated"', '[steps]\nname = "dated"', "is not TOML"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_line(old, new, sentence):
+    said = refusal(old, new)
+    assert said.startswith("orders.toml, line ")
+    assert sentence in said
+
+
+def test_a_file_without_sinks_goes_nowhere():
+    text = GOOD.partition("[[sinks]]")[0]
+    with pytest.raises(BadPipeline, match="sinks is missing"):
+        declared(text)
+
+
+# lines
+
+
+@given(st.data())
+def test_every_key_is_found_in_its_line(data):
+    """Against a text of which we know the lines."""
+    lines: list[str] = []
+    where: dict[tuple[str | int, ...], int] = {}
+
+    def values(prefix):
+        for name in data.draw(st.lists(st.sampled_from("abcdef"), unique=True, max_size=4)):
+            where[(*prefix, name)] = len(lines) + 1
+            value = data.draw(st.sampled_from(VALUES))
+            lines.extend(f"{name} = {value}".splitlines())
+            lines.extend(data.draw(st.sampled_from(([], [""], ["# c = 1"]))))
+
+    values(())
+    for table in data.draw(st.lists(st.sampled_from(("t", "u.v")), unique=True)):
+        names = tuple(table.split("."))
+        where[names] = len(lines) + 1
+        lines.append(f"[{table}]")
+        values(names)
+    for index in range(data.draw(st.integers(0, 3))):
+        where[("w", index)] = len(lines) + 1
+        lines.append("[[w]]  # another")
+        values(("w", index))
+        if data.draw(st.booleans()):
+            where[("w", index, "x")] = len(lines) + 1
+            lines.append("[w.x]")
+            values(("w", index, "x"))
+    text = "\n".join(lines)
+    tomllib.loads(text)
+    found = Lines(text)
+    assert {key: found.of(key) for key in where} == where
+
+
+VALUES = [
+    "1",
+    '"a = 1"',
+    "'[x]'",
+    '"""\n[t]\na = 1\n"""',
+    "'''\nb = 2\n'''",
+    '"""x\\"""\na = 1\n"""',
+    "[\n  1,\n  2,\n]",
+    "[ # ]\n 1 ]",
+    "{ c = 1 }",
+    '"\\" # a"',
+]
+
+
+# SQL
+
+
+def test_the_tables_of_a_query_are_those_it_does_not_make_itself():
+    query = "WITH a AS (SELECT * FROM input) SELECT * FROM a JOIN b ON a.x = b.x JOIN lake.c USING (y)"
+    assert sorted(sql.tables_of(query)) == ["b", "input", "lake.c"]
+
+
+def test_windows_of_time_are_known():
+    query = "SELECT window(at, '5 minutes').start, count(*) FROM input GROUP BY window(at, '5 minutes')"
+    assert sql.tables_of(query) == ["input"]
+
+
+def test_a_schema_says_which_columns_must_be_there():
+    columns = sql.schema_of("id LONG NOT NULL, `a b` STRUCT<c: INT, d: ARRAY<STRING>>, e DECIMAL(10, 2)")
+    assert [(column.name, column.required) for column in columns] == [
+        ("id", True),
+        ("a b", False),
+        ("e", False),
+    ]
+
+
+# the command line
+
+
+def test_validate_and_explain(tmp_path: Path):
+    file = tmp_path / "orders.toml"
+    file.write_text(GOOD)
+    runner = CliRunner()
+    result = runner.invoke(app, ["pipeline", "validate", str(file), "--json"])
+    assert json.loads(result.stdout) == {"file": str(file), "name": "orders", "valid": True}
+    result = runner.invoke(app, ["pipeline", "explain", str(file)])
+    assert "exactly once" in result.stdout
+    assert set(json.loads(runner.invoke(app, ["pipeline", "explain", str(file), "--json"]).stdout)) == {
+        "source",
+        "parse",
+        "steps",
+        "rejects",
+        "sinks",
+        "runs",
+    }
+
+
+@pytest.mark.parametrize("command", ["validate", "explain", "run"])
+def test_a_bad_file_is_one_sentence_and_an_exit_code(tmp_path: Path, command: str):
+    file = tmp_path / "orders.toml"
+    file.write_text(GOOD.replace("queue", "queu", 1))
+    result = CliRunner().invoke(app, ["pipeline", command, str(file)])
+    assert result.exit_code == 1
+    said = result.output.strip()
+    assert said == "leveret: orders.toml, line 5: source.queu is unknown (did you mean 'queue'?)"
+
+
+def test_a_file_that_is_not_there_is_one_sentence(tmp_path: Path):
+    result = CliRunner().invoke(app, ["pipeline", "validate", str(tmp_path / "none.toml")])
+    assert result.exit_code == 1
+    assert "can't be read" in result.output
