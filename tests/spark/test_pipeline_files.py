@@ -41,6 +41,7 @@ sql = "SELECT * FROM dated WHERE amount > 100"
 
 [[expectations]]
 that = "amount > 0"
+step = "large"
 
 [rejects]
 routing_key = "orders.rejected"
@@ -100,6 +101,14 @@ def test_what_is_explained_says_what_is_exactly_once():
     assert "at least once" in dict(explain(declared(other)))["sinks"][1]
 
 
+def test_the_file_of_the_guide_is_a_good_one():
+    page = (Path(__file__).parents[2] / "docs/guide/pipelines.md").read_text("utf-8")
+    text = page.partition("```toml\n")[2].partition("```")[0]
+    found = declared(text, SHOP_PASSWORD="secret")
+    assert found.source.url == "amqp://shop:secret@broker"
+    assert "secret" not in str(explain(found))
+
+
 # what is wrong with a file: the line, the key, one sentence
 
 
@@ -107,7 +116,7 @@ def test_what_is_explained_says_what_is_exactly_once():
     ("old", "new", "sentence"),
     [
         ('queue = "orders"', 'queu = "orders"', "line 5: source.queu is unknown (did you mean 'queue'?)"),
-        ("[rejects]", "[reject]", "line 25: reject is unknown (did you mean 'rejects'?)"),
+        ("[rejects]", "[reject]", "line 26: reject is unknown (did you mean 'rejects'?)"),
         ('name = "orders"\n', "", "line 1: name is missing"),
         ('checkpoint = "/lake/checkpoints/orders"', "", "line 1: checkpoint is missing"),
         ('name = "orders"\n', 'name = "a b"\n', "line 1: name can't be a name: up to 100 letters"),
@@ -124,11 +133,11 @@ def test_what_is_explained_says_what_is_exactly_once():
             'options = { leaseTimeot = "1h" }',
             "line 4: source is wrong: the source has no option 'leaseTimeot'",
         ),
-        ("[rejects]", "[rejects", "line 25: is not TOML"),
+        ("[rejects]", "[rejects", "line 26: is not TOML"),
         ('name = "dated"', 'name = "da ted"', "line 12: steps[1].name can't be a name"),
         ('name = "large"', 'name = "dated"', "line 19: steps[2].name 'dated' is there twice"),
         ('name = "dated"', 'name = "input"', "line 12: steps[1].name 'input' is the name of the parsed rows"),
-        ('name = "alarms"', 'name = "table"', "line 35: sinks[2].name 'table' is there twice"),
+        ('name = "alarms"', 'name = "table"', "line 36: sinks[2].name 'table' is there twice"),
         ("FROM input", "FROM inputt", "line 13: steps[1].sql reads 'inputt', which is not there (there are"),
         ("FROM input", "FROM dated", "line 13: steps[1].sql of 'dated' reads itself"),
         ("FROM input", "FROM large", "line 13: steps[1].sql of 'dated' reads 'large', which comes later"),
@@ -143,21 +152,26 @@ def test_what_is_explained_says_what_is_exactly_once():
         ("amount > 0", "1 > 0", "line 23: expectations[1].that names no column"),
         ("amount > 0", "SELECT 1", "line 23: expectations[1].that is not a condition"),
         (
-            'that = "amount > 0"',
-            'that = "amount > 0"\nstep = "x"',
+            'step = "large"',
+            'step = "x"',
             "line 24: expectations[1].step 'x' is no step",
+        ),
+        (
+            "SELECT *, date(at) AS day",
+            "SELECT id, amount, customer, date(at) AS day",
+            "line 24: expectations[1].step 'large' can't have expectations (it does not select _message",
         ),
         ("id LONG NOT NULL", "id LONG(", "line 9: parse.schema does not parse"),
         ("id LONG NOT NULL", "_id LONG", "line 9: parse.schema has a column '_id'"),
         ("id LONG NOT NULL", "customer LONG", "line 9: parse.schema has column 'customer' twice"),
         ('routing_key = "orders.rejected"', "", "rejects.routing_key is missing"),
-        ('routing_key = "orders.rejected"', "max_share = 2.0", "line 26: rejects.max_share is wrong"),
+        ('routing_key = "orders.rejected"', "max_share = 2.0", "line 27: rejects.max_share is wrong"),
         ('path = "/lake/orders"', "", "sinks[1].path is missing: parquet is written to a directory"),
-        ('from = "dated"', 'from = "nobody"', "line 30: sinks[1].from 'nobody' is no step"),
-        ('from = "dated"', 'mode = "overwrite"', "line 30: sinks[1].mode 'overwrite' would leave the last"),
+        ('from = "dated"', 'from = "nobody"', "line 31: sinks[1].from 'nobody' is no step"),
+        ('from = "dated"', 'mode = "overwrite"', "line 31: sinks[1].mode 'overwrite' would leave the last"),
         ("routingKey =", "routeKey =", "sinks[2].options is wrong: the sink has no option 'routeKey'"),
-        ("[rejects]", '[trigger]\nevery = "soon"\n[rejects]', "line 26: trigger.every 'soon' is not"),
-        ('"orders.rejected"', '"${NOWHERE}"', "line 26: rejects.routing_key needs the environment variable"),
+        ("[rejects]", '[trigger]\nevery = "soon"\n[rejects]', "line 27: trigger.every 'soon' is not"),
+        ('"orders.rejected"', '"${NOWHERE}"', "line 27: rejects.routing_key needs the environment variable"),
         ('[[steps]]\nname = "dated"', '[steps]\nname = "dated"', "is not TOML"),
     ],
 )

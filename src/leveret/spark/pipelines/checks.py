@@ -19,6 +19,8 @@ from leveret.spark.pipelines.lines import Key
 FILES: Final = frozenset(("parquet", "csv", "json", "orc", "text"))
 """Formats that are written as a directory for each batch."""
 _OF_BROKER: Final = ("url", "user", "password", "tlsCaFile", "flightUrl", "brokerTimeout")
+MESSAGE: Final = "_message"
+"""The column that says which message a row comes from, and what else is known of it."""
 HIDDEN: Final = "_"
 """How columns begin that do not come from a body."""
 
@@ -145,16 +147,30 @@ def _tables_of(declared: Declaration, key: Key, query: str) -> list[str]:
 
 
 def _check_expectations(declared: Declaration) -> None:
+    keeping = _keeping_the_message(declared)
     for index, expectation in enumerate(declared.expectations):
         key: Key = ("expectations", index)
         if expectation.step not in {INPUT, *(step.name for step in declared.steps)}:
             raise declared.wrong((*key, "step"), f"'{expectation.step}' is no step")
+        if expectation.step not in keeping:
+            hint = f"it does not select {MESSAGE}: which message would be rejected?"
+            raise declared.wrong((*key, "step"), f"'{expectation.step}' can't have expectations", hint=hint)
         try:
             columns = sql.columns_of(expectation.that)
         except sql.Unparsed as error:
             raise declared.wrong((*key, "that"), str(error)) from None
         if not columns:
             raise declared.wrong((*key, "that"), "names no column, so it is the same for all rows")
+
+
+def _keeping_the_message(declared: Declaration) -> set[str]:
+    """The steps of whose rows it is known which message they come from."""
+    keeping = {INPUT}
+    for step in declared.steps:
+        star, names = sql.names_of(step.sql)
+        if MESSAGE in names or (star and keeping.intersection(sql.tables_of(step.sql))):
+            keeping.add(step.name)
+    return keeping
 
 
 def _check_times(declared: Declaration) -> None:

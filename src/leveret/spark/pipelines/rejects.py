@@ -22,7 +22,7 @@ from leveret.spark.calls import Calls
 from leveret.spark.endpoint import find
 from leveret.spark.options import SourceOptions
 from leveret.spark.pipelines import rows as parsing
-from leveret.spark.pipelines.checks import broker_options, source_options
+from leveret.spark.pipelines.checks import MESSAGE, broker_options, source_options
 from leveret.spark.pipelines.declaration import Declaration
 from leveret.spark.pipelines.errors import TooManyRejects
 from leveret.spark.pipelines.sinks import identity
@@ -74,7 +74,7 @@ def settle(bad: DataFrame, declared: Declaration) -> None:
     endpoint = find(SourceOptions.parse(source_options(declared)))
     if queue is None or not endpoint.is_leveret:
         return
-    offsets = sorted(row.offset for row in bad.select(f"{parsing.MESSAGE}.offset").collect())
+    offsets = sorted(row.offset for row in bad.select(f"{MESSAGE}.offset").collect())
     ranges = pack_ranges((offset, offset + 1) for offset in offsets)
     with Calls(endpoint) as calls:
         calls.ask(Reject(endpoint.options.vhost, queue, declared.name, ranges), Done)
@@ -82,7 +82,7 @@ def settle(bad: DataFrame, declared: Declaration) -> None:
 
 def messages(bad: DataFrame, declared: Declaration, batch: int) -> DataFrame:
     """Rejected rows as messages."""
-    reject, message = F.col(parsing.REJECT), F.col(parsing.MESSAGE)
+    reject, message = F.col(parsing.REJECT), F.col(MESSAGE)
     said = {
         "x-reject-reason": reject["reason"],
         "x-reject-step": reject["step"],

@@ -14,11 +14,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (everybody's name for it)
 
 from leveret.spark.pipelines import sql
-from leveret.spark.pipelines.checks import as_options
+from leveret.spark.pipelines.checks import MESSAGE, as_options
 from leveret.spark.pipelines.declaration import INPUT, Expectation, Parse
 
-MESSAGE: Final = "_message"
-"""A step that keeps this column can have expectations: it says which message a row comes from."""
 REJECT: Final = "_reject"
 """Null, or step, column and reason."""
 BODY: Final = "_body"

@@ -23,7 +23,7 @@ from leveret.spark import check_java, register
 from leveret.spark.errors import SparkSideError
 from leveret.spark.pipelines import rejects, sinks
 from leveret.spark.pipelines import rows as parsing
-from leveret.spark.pipelines.checks import as_options, source_options
+from leveret.spark.pipelines.checks import MESSAGE, as_options, source_options
 from leveret.spark.pipelines.declaration import INPUT, Declaration
 from leveret.spark.pipelines.rejects import Counts
 
@@ -92,7 +92,7 @@ class Batches:
 
 def _rejected_too(rows: DataFrame, found: DataFrame) -> DataFrame:
     """The rows, with the reasons that were found for some of them."""
-    same = [rows[parsing.MESSAGE][name] == found[name] for name in parsing.IDENTITY]
+    same = [rows[MESSAGE][name] == found[name] for name in parsing.IDENTITY]
     reason = F.coalesce(rows[parsing.REJECT], found[parsing.REJECT]).alias(parsing.REJECT)
     kept = [rows[name] for name in rows.columns if name != parsing.REJECT]
     return rows.join(found, on=same, how="left").select(*kept, reason)

@@ -13,9 +13,9 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from leveret.spark.pipelines.checks import FILES, as_options, broker_options
+from leveret.spark.pipelines.checks import FILES, MESSAGE, as_options, broker_options
 from leveret.spark.pipelines.declaration import Declaration, Sink
-from leveret.spark.pipelines.rows import IDENTITY, MESSAGE
+from leveret.spark.pipelines.rows import IDENTITY
 
 BATCH: Final = "_batch"
 """The column that says in which batch a row was written."""

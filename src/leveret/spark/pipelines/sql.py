@@ -46,6 +46,13 @@ def tables_of(query: str) -> list[str]:
     return [name for name in dict.fromkeys(named) if name and name not in inner]
 
 
+def names_of(query: str) -> tuple[bool, list[str]]:
+    """What a query selects: whether there is a star among it, and the names of the others."""
+    tree = _parsed(query)
+    assert isinstance(tree, exp.Query), "it was looked at with tables_of before"
+    return bool(tree.is_star), tree.named_selects
+
+
 def columns_of(condition: str) -> list[str]:
     """The columns that a condition is about."""
     tree = _parsed(condition)
