@@ -1,6 +1,8 @@
 """Files of pipelines: what they may say, and what is said when they are wrong. No Java is needed."""
 
 import json
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -12,10 +14,11 @@ from typer.testing import CliRunner
 from leveret.cli.main import app
 from leveret.spark.pipelines import sql
 from leveret.spark.pipelines.checks import check, source_options
-from leveret.spark.pipelines.declaration import Declaration, parse
+from leveret.spark.pipelines.declaration import Declaration, parse, read
 from leveret.spark.pipelines.errors import BadPipeline
 from leveret.spark.pipelines.explaining import explain
 from leveret.spark.pipelines.lines import Lines
+from leveret.spark.pipelines.state import State, Status
 
 GOOD = '''\
 name = "orders"
@@ -294,3 +297,53 @@ def test_a_file_that_is_not_there_is_one_sentence(tmp_path: Path):
     result = CliRunner().invoke(app, ["pipeline", "validate", str(tmp_path / "none.toml")])
     assert result.exit_code == 1
     assert "can't be read" in result.output
+
+
+def test_a_new_file_is_a_good_one_and_nothing_is_overwritten(tmp_path: Path):
+    file = tmp_path / "orders.toml"
+    for code in (0, 1):
+        assert CliRunner().invoke(app, ["pipeline", "new", str(file)]).exit_code == code
+    found = read(file)
+    check(found)
+    assert (found.name, found.source.queue) == ("orders", "orders")
+    assert found.checkpoint == str(tmp_path / "orders-checkpoint")
+    assert found.sinks[0].path == str(tmp_path / "orders-table")
+
+
+# what is beside a checkpoint
+
+
+def test_a_checkpoint_belongs_to_one_pipeline_and_one_source(tmp_path: Path):
+    text = GOOD.replace("/lake/checkpoints/orders", str(tmp_path / "checkpoint"))
+    for _ in range(2):
+        State(declared(text)).claim()
+    for old, new in (('name = "orders"\n', 'name = "other"\n'), ('queue = "orders"', 'queue = "other"')):
+        with pytest.raises(
+            BadPipeline, match="line 2: checkpoint belongs to pipeline 'orders' over queue 'orders'"
+        ):
+            State(declared(text.replace(old, new))).claim()
+
+
+def test_how_a_pipeline_is_going_is_seen_from_another_terminal(tmp_path: Path):
+    file = tmp_path / "orders.toml"
+    file.write_text(GOOD.replace("/lake/checkpoints/orders", "checkpoint"))
+    runner = CliRunner()
+    result = runner.invoke(app, ["pipeline", "status", str(file)])
+    assert (result.exit_code, "has not been run" in result.output) == (1, True)
+    state, status = State(read(file)), Status.first("orders")
+    state.report(status.now(state="running", batch=7, messages=1200, rejected=3, lag=50))
+    result = runner.invoke(app, ["pipeline", "status", str(file)])
+    assert "orders: running" in result.stdout
+    assert "1,200 messages, 3 rejected, 50 messages waiting" in result.stdout
+    assert json.loads(runner.invoke(app, ["pipeline", "status", str(file), "--json"]).stdout)["batch"] == 7
+
+
+def test_a_run_whose_process_is_gone_is_not_called_running(tmp_path: Path):
+    child = subprocess.run(
+        [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True
+    )
+    status = Status.first("orders").now(state="running", pid=int(child.stdout))
+    assert status.seen_from_here().state == "gone"
+    assert status.now(state="stopped").seen_from_here().state == "stopped"
+    assert status.now(host="elsewhere").seen_from_here().state == "running"
+    assert Status.first("orders").seen_from_here().state == "starting"

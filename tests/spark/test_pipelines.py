@@ -78,7 +78,7 @@ class Place:
         return found
 
     def run(self, declared: Declaration) -> None:
-        query = running.start(self.spark, declared, once=True)
+        query, _ = running.start(self.spark, declared, once=True)
         query.awaitTermination()
 
     def ids(self, table: str = "table") -> list[int]:

@@ -198,8 +198,9 @@ class Connection:
     def _more_of(self, settlement: Settlement) -> Iterator[Settlement]:
         """What follows and says the same of other tags; it is taken out of the backlog."""
         backlog = self.backlog
+        said = settlement.channel, settlement.kind, settlement.multiple, settlement.requeue
         while backlog and not settlement.multiple and isinstance(following := backlog[0], Settlement):
-            if following._replace(first=settlement.first, last=settlement.last) != settlement:
+            if (following.channel, following.kind, following.multiple, following.requeue) != said:
                 return
             yield following
             backlog.popleft()

@@ -1,4 +1,4 @@
-"""`leveret pipeline validate|explain|run`: declared pipelines, from a queue through SQL into tables.
+"""`leveret pipeline new|validate|explain|run|status`: declared pipelines, from a queue into tables.
 
 Parses, calls `leveret.spark.pipelines`, prints. What is wrong with a file is one sentence with its line, and
 exit code 1, before Spark starts wherever that is possible; `validate` and `explain` need no Java.
@@ -10,6 +10,7 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn, TypeAlias
 
+import msgspec
 import typer
 
 from leveret.cli.options import AsJson
@@ -48,6 +49,44 @@ def explain(file: File, as_json: AsJson = False) -> None:
         typer.echo(heading)
         for line in lines:
             typer.echo(f"  {line}")
+
+
+@pipeline.command()
+def new(file: File) -> None:
+    """Write a file to begin with, which is complete and says what its parts are for."""
+    from leveret.spark.pipelines.template import template
+
+    try:
+        with file.open("x", encoding="utf-8") as written:
+            written.write(template(file.stem))
+    except OSError as error:
+        _fail(f"{file} can't be written: {error.strerror}")
+    Screen().say(
+        f"{file} is there; say in it where messages come from and go, then: leveret pipeline run {file}"
+    )
+
+
+@pipeline.command()
+def status(file: File, as_json: AsJson = False) -> None:
+    """Say how a pipeline is going, or how it ended; from any terminal."""
+    from leveret.spark.errors import SparkSideError
+    from leveret.spark.pipelines.state import State
+
+    try:
+        found = State(_declared(file)).read()
+    except SparkSideError as error:
+        _fail(str(error))
+    if found is None:
+        _fail(f"{file} has not been run: there is nothing at its checkpoint")
+    if as_json:
+        show_json(msgspec.structs.asdict(found))
+        return
+    lag = "" if found.lag is None else f", {counted(found.lag, 'message')} waiting"
+    typer.echo(f"{found.name}: {found.state} (process {found.pid} on {found.host})")
+    typer.echo(f"  {counted(found.messages, 'message')}, {found.rejected:,} rejected{lag}")
+    typer.echo(f"  batch {found.batch}: {found.batch_s:.1f} s, {found.rows_per_s:,.0f} rows/s")
+    if found.error:
+        typer.echo(f"  {found.error}")
 
 
 @pipeline.command()

@@ -26,25 +26,30 @@ _UNFINISHED: Final = ".unfinished-"
 class Place:
     """`Place.at("file:///shared/spool", "vhost/queue/cursor")`."""
 
-    def __init__(self, files: fs.FileSystem, root: str, folder: str, *, shown: str) -> None:
+    def __init__(
+        self, files: fs.FileSystem, root: str, folder: str, *, shown: str, noun: str = "the spool"
+    ) -> None:
         self._files = files
+        self._noun = noun
         self._root = root.rstrip("/")
-        self._folder = f"{self._root}/{folder}"
+        self._folder = f"{self._root}/{folder}".rstrip("/")
         self._shown = shown
         self._local = isinstance(files, fs.LocalFileSystem)
         self._made: set[str] = set()
 
     @classmethod
-    def at(cls, location: str, folder: str) -> Place:
+    def at(
+        cls, location: str, folder: str, *, option: str = "option spoolLocation", noun: str = "the spool"
+    ) -> Place:
         shown = _without_user(location)
         try:
             files, path = fs.FileSystem.from_uri(location)
         except (pa.ArrowException, OSError, ValueError):
             raise BadOption(
-                f"option spoolLocation '{shown}' is no place for files",
+                f"{option} '{shown}' is no place for files",
                 hint="an absolute path, or a URI like file:///shared/spool, that driver and executors reach",
             ) from None
-        return cls(files, path, folder, shown=f"{shown.rstrip('/')}/{folder}")
+        return cls(files, path, folder, shown=f"{shown.rstrip('/')}/{folder}".rstrip("/"), noun=noun)
 
     def __str__(self) -> str:
         return self._shown
@@ -134,7 +139,7 @@ class Place:
 
     def _failed(self, what: str, error: OSError) -> SparkSideError:
         return SparkSideError(
-            f"the spool at {self._shown} can't be {what}: {error.strerror or error}",
+            f"{self._noun} at {self._shown} can't be {what}: {error.strerror or error}",
             hint="check the place, its permissions and its free space",
         )
 

@@ -176,6 +176,7 @@ _ARRAYS: Final[dict[str, type[Table]]] = {
     "expectations": Expectation,
     "sinks": Sink,
 }
+_PATHS: Final = ("path", "checkpoint")
 T = TypeVar("T", bound=msgspec.Struct)
 
 
@@ -185,15 +186,18 @@ def read(path: Path, environment: Mapping[str, str] = os.environ) -> Declaration
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise BadPipeline(str(path), 0, "", f"can't be read: {error}") from None
-    return parse(text, file=path.name, environment=environment)
+    return parse(text, file=path.name, folder=path.absolute().parent, environment=environment)
 
 
-def parse(text: str, *, file: str, environment: Mapping[str, str] = os.environ) -> Declaration:
+def parse(
+    text: str, *, file: str, folder: Path | None = None, environment: Mapping[str, str] = os.environ
+) -> Declaration:
+    """Paths in it that are not absolute are those of the folder, or of where the process is."""
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise _not_toml(file, text, error) from None
-    return _Reading(file, Lines(text), environment).declaration(data)
+    return _Reading(file, Lines(text), folder or Path.cwd(), environment).declaration(data)
 
 
 def _not_toml(file: str, text: str, error: tomllib.TOMLDecodeError) -> BadPipeline:
@@ -207,9 +211,10 @@ def _not_toml(file: str, text: str, error: tomllib.TOMLDecodeError) -> BadPipeli
 class _Reading:
     """One file on its way into classes."""
 
-    def __init__(self, file: str, lines: Lines, environment: Mapping[str, str]) -> None:
+    def __init__(self, file: str, lines: Lines, folder: Path, environment: Mapping[str, str]) -> None:
         self._file = file
         self._lines = lines
+        self._folder = folder
         self._environment = environment
 
     def declaration(self, data: dict[str, Any]) -> Declaration:
@@ -245,9 +250,18 @@ class _Reading:
             if name not in fields:
                 raise self._unknown(key, name, fields)
         try:
-            return msgspec.convert(self._filled_in(key, value), kind)
+            return msgspec.convert(self._placed(self._filled_in(key, value)), kind)
         except msgspec.ValidationError as error:
             raise self._invalid(key, error) from None
+
+    def _placed(self, value: dict[str, Any]) -> dict[str, Any]:
+        """With paths that are the same wherever the process is."""
+        return {
+            name: str(self._folder / each)
+            if name in _PATHS and isinstance(each, str) and each and "://" not in each
+            else each
+            for name, each in value.items()
+        }
 
     def _filled_in(self, key: Key, value: Any) -> Any:
         """With the environment's variables in the place of their names."""

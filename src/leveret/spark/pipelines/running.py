@@ -7,6 +7,7 @@ batch when it returns, and then the source settles its messages.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -26,6 +27,7 @@ from leveret.spark.pipelines import rows as parsing
 from leveret.spark.pipelines.checks import MESSAGE, as_options, source_options
 from leveret.spark.pipelines.declaration import INPUT, Declaration
 from leveret.spark.pipelines.rejects import Counts
+from leveret.spark.pipelines.state import State, Status
 
 _LOOK_S: Final = 1
 
@@ -127,22 +129,47 @@ def run(
 
     Returns an exit code: 0, or that of the signal.
     """
-    spark = session(declared)
-    spark.sparkContext.setLogLevel("OFF" if stop_on else "WARN")
+    state, status = State(declared), Status.first(declared.name)
+    state.claim()
+    state.report(status)
     asked: list[int] = []
     before = {each: signal.signal(each, lambda number, _: asked.append(number)) for each in stop_on}
+    spark = session(declared)
     try:
-        query = start(spark, declared, once=once, on_batch=on_batch)
+        spark.sparkContext.setLogLevel("OFF" if stop_on else "WARN")
+        query, batches = start(spark, declared, once=once, on_batch=on_batch)
         while not asked and not query.awaitTermination(_LOOK_S):
-            pass
+            status = progressed(status, query, batches)
+            state.report(status)
         query.stop()
+        state.report(progressed(status, query, batches).now(state="stopped"))
     except StreamingQueryException as error:
-        raise explained(error) from None
+        found = explained(error)
+        state.report(status.now(state="failed", error=str(found)))
+        raise found from None
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
         spark.stop()
     return 128 + asked[0] if asked else 0
+
+
+def progressed(status: Status, query: StreamingQuery, batches: Batches) -> Status:
+    """With what Spark and the batches say now."""
+    counts, last = batches.counts, query.lastProgress
+    status = status.now(
+        state="running", batches=counts.batches, messages=counts.messages, rejected=counts.rejected
+    )
+    if last is None:
+        return status
+    latest = last.sources[0].latestOffset
+    ready = json.loads(latest).get("ready") if latest else None
+    return status.now(
+        batch=last.batchId,
+        rows_per_s=last.processedRowsPerSecond,
+        batch_s=last.batchDuration / 1000,
+        lag=ready,
+    )
 
 
 def explained(error: StreamingQueryException) -> SparkSideError:
@@ -161,13 +188,13 @@ def start(
     *,
     once: bool = False,
     on_batch: Callable[[int, Counts], None] | None = None,
-) -> StreamingQuery:
-    """The query, running; with `once` it ends when what is there now is done."""
+) -> tuple[StreamingQuery, Batches]:
+    """The query, running, and its account; with `once` it ends when what is there now is done."""
     options = {**source_options(declared), "includeProperties": "true"}
     stream = spark.readStream.format("leveret").options(**options).load()
     batches = Batches(declared, on_batch=on_batch)
     writer = stream.writeStream.foreachBatch(batches).queryName(declared.name)
     writer = writer.option("checkpointLocation", f"{declared.checkpoint}/query")
     if once:
-        return writer.trigger(availableNow=True).start()
-    return writer.trigger(processingTime=declared.trigger.every or "0 seconds").start()
+        return writer.trigger(availableNow=True).start(), batches
+    return writer.trigger(processingTime=declared.trigger.every or "0 seconds").start(), batches

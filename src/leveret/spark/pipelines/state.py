@@ -1,0 +1,111 @@
+"""What a pipeline leaves beside its checkpoint: whose it is, and how it is going.
+
+<checkpoint>/pipeline.json    the name and the source that it belongs to
+<checkpoint>/status.json      for `leveret pipeline status`, from another terminal or another machine
+<checkpoint>/query/           Spark's own
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from typing import Literal
+
+import msgspec
+
+from leveret.spark.options import SourceOptions
+from leveret.spark.pipelines.checks import source_options
+from leveret.spark.pipelines.declaration import Declaration
+from leveret.spark.place import Place
+
+_OWNER = "pipeline.json"
+_STATUS = "status.json"
+
+
+class Owner(msgspec.Struct, frozen=True):
+    name: str
+    source: str
+    """As in `queue 'orders'`."""
+
+
+class Status(msgspec.Struct, frozen=True):
+    """How a run is going, or how it ended."""
+
+    name: str
+    state: Literal["starting", "running", "stopped", "failed", "gone"]
+    """`gone`: its process is not there any more, and has not said why."""
+    host: str
+    pid: int
+    started_s: float
+    updated_s: float
+    batch: int = -1
+    """The last one that has ended."""
+    batches: int = 0
+    messages: int = 0
+    rejected: int = 0
+    rows_per_s: float = 0.0
+    batch_s: float = 0.0
+    """What the last batch took."""
+    lag: int | None = None
+    """Messages that wait in the source, where it says so."""
+    error: str = ""
+
+    @classmethod
+    def first(cls, name: str) -> Status:
+        now_s = time.time()
+        return cls(name, "starting", socket.gethostname(), os.getpid(), now_s, now_s)
+
+    def now(self, **changes: object) -> Status:
+        return msgspec.structs.replace(self, updated_s=time.time(), **changes)
+
+    def seen_from_here(self) -> Status:
+        """A run that can't say any more that it has ended is gone."""
+        if (
+            self.state in ("starting", "running")
+            and self.host == socket.gethostname()
+            and not _alive(self.pid)
+        ):
+            return msgspec.structs.replace(self, state="gone")
+        return self
+
+
+class State:
+    """`State(declared).claim()`."""
+
+    def __init__(self, declared: Declaration) -> None:
+        self._declared = declared
+        self._place = Place.at(declared.checkpoint, "", option="checkpoint", noun="the checkpoint")
+
+    def claim(self) -> None:
+        """The checkpoint is this pipeline's; raises if it is another's."""
+        options = SourceOptions.parse(source_options(self._declared))
+        mine = Owner(self._declared.name, options.described)
+        data = self._place.read(_OWNER)
+        if data is None:
+            self._place.write_bytes(_OWNER, msgspec.json.encode(mine))
+            return
+        found = msgspec.json.decode(data, type=Owner)
+        if found != mine:
+            raise self._declared.wrong(
+                ("checkpoint",),
+                f"belongs to pipeline '{found.name}' over {found.source}",
+                hint="another pipeline, or another source, needs a checkpoint of its own",
+            )
+
+    def report(self, status: Status) -> None:
+        self._place.write_bytes(_STATUS, msgspec.json.encode(status))
+
+    def read(self) -> Status | None:
+        data = self._place.read(_STATUS)
+        return None if data is None else msgspec.json.decode(data, type=Status).seen_from_here()
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
