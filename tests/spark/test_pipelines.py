@@ -3,16 +3,19 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import count
 
+import msgspec
 import pika
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
-from leveret.spark.pipelines import rejects, running
+from leveret.spark.pipelines import BadPipeline, Pipeline, rejects, running
 from leveret.spark.pipelines.checks import check
 from leveret.spark.pipelines.declaration import Declaration, parse
+from leveret.spark.pipelines.state import Status
 from leveret.storage.journal import Entry, Kind, Outcome
 from leveret.testing.broker import Broker
 from tests.spark.queues import publish
@@ -220,6 +223,60 @@ def test_rejected_messages_are_settled_as_that(place):
         (Outcome.SENT_TO_REJECTS, [(1, 2)]),
         (Outcome.ACKED, [(0, 1), (2, 3)]),
     ]
+
+
+def test_a_schema_that_is_not_given_is_that_of_the_first_run(place):
+    publish(place.broker.url, place.queue, [order(1), b'{"id": 2, "amount": 5, "more": {"a": [1]}}'])
+    declared = place.declared()
+    declared = replace(declared, parse=msgspec.structs.replace(declared.parse, schema=None))
+    place.run(declared)
+    publish(place.broker.url, place.queue, [order(3), b'{"id": "four", "amount": 5}'])
+    place.run(declared)
+    assert place.ids() == [1, 2, 3]
+    (rejected,) = place.take_rejects()
+    assert (rejected[0], rejected[1]["x-reject-column"]) == (b'{"id": "four", "amount": 5}', "id")
+    rows = place.spark.read.parquet(f"{place.path}/table").where("id = 2").collect()
+    assert rows[0].more.a == [1]
+
+
+def test_without_messages_there_is_no_schema(place):
+    publish(place.broker.url, place.queue, [])
+    declared = place.declared()
+    declared = replace(declared, parse=msgspec.structs.replace(declared.parse, schema=None))
+    with pytest.raises(BadPipeline, match="no JSON object in the source to infer it from"):
+        place.run(declared)
+
+
+def test_steps_can_be_functions_and_are_tried_out_without_a_broker(spark, place):
+    pipeline = Pipeline(place.declared())
+
+    @pipeline.step("doubled")
+    def doubled(rows: DataFrame) -> DataFrame:
+        return rows.withColumn("amount", rows.amount * 2)
+
+    tried = pipeline.try_out(spark, [order(1), order(2).decode(), b"nonsense", '{"id": 7, "amount": -1}'])
+    assert [row.amount for row in tried.steps["doubled"]] == [4, 6]
+    assert [row.id for row in tried.steps["input"]] == [1, 2]
+    assert [(row.body, row.headers["x-reject-reason"]) for row in tried.rejected] == [
+        (b"nonsense", "is not JSON, or does not fit the schema"),
+        (b'{"id": 7, "amount": -1}', "does not hold: amount > 0"),
+    ]
+    publish(place.broker.url, place.queue, [order(1)])
+    place.run(pipeline.declared)
+    (row,) = spark.read.parquet(f"{place.path}/table").collect()
+    assert (row.amount, row._offset) == (4, 0)
+    pipeline.step("doubled")(doubled)
+    with pytest.raises(BadPipeline, match="step 'doubled' is there twice"):
+        pipeline.validate()
+
+
+def test_how_it_went_is_left_beside_the_checkpoint(place):
+    publish(place.broker.url, place.queue, [order(1), b"x"])
+    declared = place.declared()
+    query, batches = running.start(place.spark, declared, once=True)
+    query.awaitTermination()
+    status = running.progressed(Status.first(declared.name), query, batches)
+    assert (status.messages, status.rejected, status.batch, status.lag) == (2, 1, 0, 0)
 
 
 def test_the_command_runs_a_pipeline_to_its_end(leveret, tmp_path):

@@ -2,5 +2,11 @@
 
     leveret pipeline run orders.toml
 
-`declaration` is what a file may say, `checks` what it must hold; `running` is the query that it becomes.
+or from Python, where steps can be functions: `Pipeline.from_toml("orders.toml").run()`. `declaration` is
+what a file may say, `checks` what it must hold; `running` is the query that it becomes.
 """
+
+from leveret.spark.pipelines.errors import BadPipeline, TooManyRejects
+from leveret.spark.pipelines.pipeline import Pipeline, Tried
+
+__all__ = ["BadPipeline", "Pipeline", "TooManyRejects", "Tried"]

@@ -31,6 +31,7 @@ def check(declared: Declaration) -> None:
     _check_parse(declared)
     _check_names(declared)
     _check_steps(declared)
+    _check_functions(declared)
     _check_expectations(declared)
     _check_times(declared)
     _check_rejects(declared)
@@ -82,9 +83,10 @@ def _check_source(declared: Declaration) -> None:
 def _check_parse(declared: Declaration) -> None:
     parse, key = declared.parse, ("parse", "schema")
     if parse.schema is None:
-        if parse.format == "text":
+        if parse.format != "csv":
             return
-        raise declared.wrong(key, "is missing", hint="schema = 'id LONG NOT NULL, amount DOUBLE'")
+        hint = "schema = 'id LONG NOT NULL, amount DOUBLE'; only that of JSON can be inferred"
+        raise declared.wrong(key, "is missing", hint=hint)
     if parse.format == "text":
         raise declared.wrong(key, "is given, but text has the one column 'text'")
     try:
@@ -146,11 +148,22 @@ def _tables_of(declared: Declaration, key: Key, query: str) -> list[str]:
         raise declared.wrong(key, str(error)) from None
 
 
+def _check_functions(declared: Declaration) -> None:
+    """Those of Python come after those of the file, each after what it reads."""
+    known = {INPUT, *(table.name for table in declared.tables), *(step.name for step in declared.steps)}
+    for step in declared.functions:
+        if step.name in known:
+            raise declared.wrong((), f"step '{step.name}' is there twice")
+        if step.of not in known:
+            raise declared.wrong((), f"step '{step.name}' reads '{step.of}', which is not there")
+        known.add(step.name)
+
+
 def _check_expectations(declared: Declaration) -> None:
     keeping = _keeping_the_message(declared)
     for index, expectation in enumerate(declared.expectations):
         key: Key = ("expectations", index)
-        if expectation.step not in {INPUT, *(step.name for step in declared.steps)}:
+        if expectation.step not in {INPUT, *declared.step_names}:
             raise declared.wrong((*key, "step"), f"'{expectation.step}' is no step")
         if expectation.step not in keeping:
             hint = f"it does not select {MESSAGE}: which message would be rejected?"
@@ -170,7 +183,9 @@ def _keeping_the_message(declared: Declaration) -> set[str]:
         star, names = sql.names_of(step.sql)
         if MESSAGE in names or (star and keeping.intersection(sql.tables_of(step.sql))):
             keeping.add(step.name)
-    return keeping
+    return keeping.union(
+        step.name for step in declared.functions
+    )  # whether they keep it, is seen when they run
 
 
 def _check_times(declared: Declaration) -> None:
@@ -190,7 +205,7 @@ def _check_rejects(declared: Declaration) -> None:
 
 
 def _check_sink(declared: Declaration, sink: Sink, key: Key) -> None:
-    if sink.rows is not None and sink.rows not in {INPUT, *(step.name for step in declared.steps)}:
+    if sink.rows is not None and sink.rows not in {INPUT, *declared.step_names}:
         raise declared.wrong((*key, "from"), f"'{sink.rows}' is no step")
     if sink.format in FILES and sink.path is None:
         raise declared.wrong((*key, "path"), f"is missing: {sink.format} is written to a directory")

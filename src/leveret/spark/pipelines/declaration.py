@@ -12,15 +12,18 @@ import difflib
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 
 from leveret.spark.pipelines.errors import BadPipeline
 from leveret.spark.pipelines.lines import Key, Lines
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 Text = Annotated[str, msgspec.Meta(min_length=1)]
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z][A-Za-z0-9_]*$")]
@@ -57,7 +60,7 @@ class Parse(Table, frozen=True, kw_only=True):
 
     format: Literal["json", "csv", "text"] = "json"
     schema: Text | None = None
-    """`id LONG NOT NULL, amount DOUBLE`"""
+    """`id LONG NOT NULL, amount DOUBLE`; without it that of JSON is inferred once, and frozen."""
     options: Settings = {}
     """Of Spark's `from_json` and `from_csv`."""
 
@@ -129,9 +132,18 @@ class Spark(Table, frozen=True, kw_only=True):
     jars: list[Text] = []
 
 
+@dataclass(frozen=True, slots=True)
+class FunctionStep:
+    """A step in Python: it gets the rows of `of`, and gives its own. See `pipeline.Pipeline.step`."""
+
+    name: str
+    of: str
+    function: Callable[[DataFrame], DataFrame]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declaration:
-    """All of a file."""
+    """All of a file, and the steps that were added to it in Python."""
 
     file: str
     lines: Lines
@@ -146,6 +158,7 @@ class Declaration:
     sinks: tuple[Sink, ...]
     trigger: Trigger
     spark: Spark
+    functions: tuple[FunctionStep, ...] = ()
 
     def wrong(self, key: Key, problem: str, *, hint: str = "") -> BadPipeline:
         return BadPipeline(self.file, self.lines.of(key), dotted(key), problem, hint=hint)
@@ -153,7 +166,11 @@ class Declaration:
     @property
     def last(self) -> str:
         """What a sink gets that does not say what it wants."""
-        return self.steps[-1].name if self.steps else INPUT
+        return self.step_names[-1] if self.step_names else INPUT
+
+    @property
+    def step_names(self) -> list[str]:
+        return [*(step.name for step in self.steps), *(step.name for step in self.functions)]
 
 
 class _Top(msgspec.Struct, frozen=True, kw_only=True):

@@ -35,7 +35,8 @@ def _parse(declared: Declaration) -> list[str]:
     parse = declared.parse
     if parse.format == "text":
         return ["bodies are UTF-8, in column text"]
-    assert parse.schema is not None
+    if parse.schema is None:
+        return ["bodies are JSON; the schema is inferred from what is there at the first run, and kept"]
     columns = sql.schema_of(parse.schema)
     found = [f"{each.name} {each.type}{' (required)' if each.required else ''}" for each in columns]
     return [f"bodies are {parse.format.upper()}: {', '.join(found)}"]
@@ -43,6 +44,7 @@ def _parse(declared: Declaration) -> list[str]:
 
 def _steps(declared: Declaration) -> list[str]:
     found = [f"{step.name} reads {', '.join(sql.tables_of(step.sql))}" for step in declared.steps]
+    found += [f"{step.name} is a function of {step.of}" for step in declared.functions]
     return found or [f"none: sinks get the parsed rows, {INPUT}"]
 
 

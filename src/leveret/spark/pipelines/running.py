@@ -22,7 +22,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from leveret.spark import check_java, register
 from leveret.spark.errors import SparkSideError
-from leveret.spark.pipelines import rejects, sinks
+from leveret.spark.pipelines import rejects, schemas, sinks
 from leveret.spark.pipelines import rows as parsing
 from leveret.spark.pipelines.checks import MESSAGE, as_options, source_options
 from leveret.spark.pipelines.declaration import INPUT, Declaration
@@ -41,17 +41,22 @@ class Batches:
     on_batch: Callable[[int, Counts], None] | None = None
 
     def __call__(self, messages: DataFrame, batch: int) -> None:
-        declared = self.declared
-        rows = parsing.parsed(messages, declared.parse)
-        rows = parsing.expected(rows, parsing.of_input(declared.expectations)).persist()
+        rows = self._parsed(messages).persist()
         try:
-            self._work(rows, batch)
+            self._work(self._after_steps(rows), batch)
         finally:
             rows.unpersist()
 
+    def judged(self, messages: DataFrame) -> DataFrame:
+        """The rows of messages, with the reasons why some are rejected."""
+        return self._after_steps(self._parsed(messages))
+
+    def _parsed(self, messages: DataFrame) -> DataFrame:
+        rows = parsing.parsed(messages, self.declared.parse)
+        return parsing.expected(rows, parsing.of_input(self.declared.expectations))
+
     def _work(self, rows: DataFrame, batch: int) -> None:
         declared = self.declared
-        rows = self._after_steps(rows)
         found = rows.selectExpr("count(1) AS messages", f"count({parsing.REJECT}) AS rejected").first()
         assert found is not None
         counts = self.counts.with_batch(found.messages, found.rejected)
@@ -78,6 +83,8 @@ class Batches:
         for step in self.declared.steps:
             found[step.name] = spark.sql(step.sql)
             found[step.name].createOrReplaceTempView(step.name)
+        for function in self.declared.functions:
+            found[function.name] = function.function(found[function.of])
         return found
 
     def _after_steps(self, rows: DataFrame) -> DataFrame:
@@ -190,6 +197,7 @@ def start(
     on_batch: Callable[[int, Counts], None] | None = None,
 ) -> tuple[StreamingQuery, Batches]:
     """The query, running, and its account; with `once` it ends when what is there now is done."""
+    declared = schemas.frozen(spark, declared)
     options = {**source_options(declared), "includeProperties": "true"}
     stream = spark.readStream.format("leveret").options(**options).load()
     batches = Batches(declared, on_batch=on_batch)

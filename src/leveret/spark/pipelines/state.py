@@ -1,8 +1,11 @@
-"""What a pipeline leaves beside its checkpoint: whose it is, and how it is going.
+"""What a pipeline leaves beside its checkpoint: whose it is, its schema, and how it is going.
 
-<checkpoint>/pipeline.json    the name and the source that it belongs to
-<checkpoint>/status.json      for `leveret pipeline status`, from another terminal or another machine
-<checkpoint>/query/           Spark's own
+    <checkpoint>/pipeline.json    the name and the source that it belongs to
+    <checkpoint>/schema.json      the schema that was inferred, where the file has none
+    <checkpoint>/status.json      for `leveret pipeline status`, from another terminal or another machine
+    <checkpoint>/query/           Spark's own
+
+Each file is written as a whole, and is there or not.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from leveret.spark.place import Place
 
 _OWNER = "pipeline.json"
 _STATUS = "status.json"
+_SCHEMA = "schema.json"
 
 
 class Owner(msgspec.Struct, frozen=True):
@@ -92,6 +96,13 @@ class State:
                 f"belongs to pipeline '{found.name}' over {found.source}",
                 hint="another pipeline, or another source, needs a checkpoint of its own",
             )
+
+    def schema(self) -> str | None:
+        data = self._place.read(_SCHEMA)
+        return None if data is None else msgspec.json.decode(data, type=str)
+
+    def keep_schema(self, schema: str) -> None:
+        self._place.write_bytes(_SCHEMA, msgspec.json.encode(schema))
 
     def report(self, status: Status) -> None:
         self._place.write_bytes(_STATUS, msgspec.json.encode(status))

@@ -1,0 +1,104 @@
+"""Pipelines from Python: the same file, with steps that are functions where SQL does not reach.
+
+    pipeline = Pipeline.from_toml("orders.toml")
+
+    @pipeline.step("scored", of="dated")
+    def scored(rows: DataFrame) -> DataFrame:
+        return rows.withColumn("score", model(rows.amount))
+
+    pipeline.run(once=True)
+
+A function gets the rows of one step and gives those of another; sinks name it as they name a step of SQL.
+`try_out` runs everything but the sinks on bodies that are given, for tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, Row, SparkSession
+
+from leveret.spark.columns import schema_of
+from leveret.spark.options import SourceOptions
+from leveret.spark.pipelines import checks, declaration, explaining, rejects, running
+from leveret.spark.pipelines import rows as parsing
+from leveret.spark.pipelines.declaration import Declaration, FunctionStep
+
+_Function = Callable[[DataFrame], DataFrame]
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """What became of bodies that a pipeline was tried out with."""
+
+    steps: dict[str, list[Row]]
+    """The rows of `input` and of each step."""
+    rejected: list[Row]
+    """As messages: `body`, and `headers` with the reasons."""
+
+
+class Pipeline:
+    """`Pipeline.from_toml("orders.toml").run(once=True)`."""
+
+    def __init__(self, declared: Declaration) -> None:
+        self.declared = declared
+
+    @classmethod
+    def from_toml(cls, path: str | Path) -> Pipeline:
+        """Each value is of its type; the rest is checked when it runs, since functions may still be added."""
+        return cls(declaration.read(Path(path)))
+
+    def step(self, name: str, *, of: str | None = None) -> Callable[[_Function], _Function]:
+        """The function is a step, after those that are there; it gets the rows of `of`, or of the last."""
+
+        def add(function: _Function) -> _Function:
+            step = FunctionStep(name, of or self.declared.last, function)
+            self.declared = replace(self.declared, functions=(*self.declared.functions, step))
+            return function
+
+        return add
+
+    def validate(self) -> None:
+        """Raises `BadPipeline` for the first problem."""
+        checks.check(self.declared)
+
+    def explain(self) -> list[tuple[str, list[str]]]:
+        self.validate()
+        return explaining.explain(self.declared)
+
+    def run(self, *, once: bool = False) -> int:
+        """Until it ends; `KeyboardInterrupt` stops it."""
+        self.validate()
+        return running.run(self.declared, once=once)
+
+    def try_out(self, spark: SparkSession, bodies: Iterable[bytes | str]) -> Tried:
+        """What each step makes of these bodies, and what is rejected. Nothing is written, nobody is asked."""
+        self.validate()
+        if self.declared.parse.schema is None and self.declared.parse.format != "text":
+            raise self.declared.wrong(
+                ("parse", "schema"), "is missing", hint="it is inferred at the first run"
+            )
+        batches = running.Batches(self.declared)
+        messages = _messages(spark, self.declared, bodies)
+        rows = batches.judged(messages)
+        results = batches.results(parsing.good(rows))
+        bad = rejects.messages(parsing.bad(rows), self.declared, 0)
+        return Tried({name: each.collect() for name, each in results.items()}, bad.collect())
+
+
+def _messages(spark: SparkSession, declared: Declaration, bodies: Iterable[bytes | str]) -> DataFrame:
+    """Bodies as the source gives them, one after the other at offsets 0, 1, 2, ..."""
+    options = SourceOptions.parse({**checks.source_options(declared), "includeProperties": "true"})
+    schema = schema_of(options)
+    known: dict[str, Any] = dict.fromkeys(schema.names)
+    known |= {"queue": options.subject, "partition": 0, "exchange": "", "routing_key": options.subject}
+    known |= {"enqueued_at": datetime.now(UTC), "priority": 0, "redelivered": False, "delivery_count": 0}
+    rows = [
+        {**known, "offset": offset, "body": body.encode() if isinstance(body, str) else body}
+        for offset, body in enumerate(bodies)
+    ]
+    return spark.createDataFrame([tuple(row[name] for name in schema.names) for row in rows], schema)
