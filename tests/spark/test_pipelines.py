@@ -302,8 +302,9 @@ def test_the_command_runs_a_pipeline_to_its_end(leveret, tmp_path):
         master = "local[1]"
         conf = {{ "spark.ui.enabled" = false }}
     """)
+    command = [sys.executable, "-m", "leveret", "pipeline"]
     done = subprocess.run(
-        [sys.executable, "-m", "leveret", "pipeline", "run", str(file), "--once", "--json"],
+        [*command, "run", str(file), "--once", "--json"],
         capture_output=True,
         text=True,
         timeout=200,
@@ -311,6 +312,8 @@ def test_the_command_runs_a_pipeline_to_its_end(leveret, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     account = json.loads(done.stdout)
-    assert account == {"name": queue, "batches": 1, "messages": 3, "rejected": 1}
+    assert (account["state"], account["messages"], account["rejected"]) == ("stopped", 3, 1)
+    status = subprocess.run([*command, "status", str(file)], capture_output=True, text=True, check=True)
+    assert f"{queue}: stopped" in status.stdout
     lines = [line for part in (tmp_path / "table").rglob("*.csv") for line in part.read_text().splitlines()]
     assert sorted(line.split(",")[0] for line in lines) == ["1", "2"]

@@ -20,7 +20,7 @@ from leveret.cli.screen import Screen, counted
 
 if TYPE_CHECKING:
     from leveret.spark.pipelines.declaration import Declaration
-    from leveret.spark.pipelines.rejects import Counts
+    from leveret.spark.pipelines.state import Status
 
 pipeline = typer.Typer(help="Run declared pipelines, and look at them.", no_args_is_help=True)
 
@@ -101,40 +101,27 @@ def run(
     from leveret.spark.errors import SparkSideError
     from leveret.spark.pipelines import running
 
-    said = _Said()
+    last: list[Status] = []
     try:
         with screen.gauge(declared.name) as gauge:
 
-            def show(_: int, counts: Counts) -> None:
-                said.counts = counts
-                gauge.show(counts.messages, more=f"{counts.rejected:,} rejected")
+            def show(status: Status) -> None:
+                last[:] = [status]
+                gauge.show(status.messages, more=_brief(status))
 
-            code = running.run(declared, once=once, on_batch=show, stop_on=(signal.SIGINT, signal.SIGTERM))
+            code = running.run(declared, once=once, on_status=show, stop_on=(signal.SIGINT, signal.SIGTERM))
     except SparkSideError as error:
         _fail(str(error))
-    account = {"name": declared.name, **said.account()}
-    screen.result(account, f"{declared.name}: {said.sentence()}")
+    status = last[-1]
+    sentence = f"{counted(status.messages, 'message')}, {status.rejected:,} rejected"
+    screen.result(msgspec.structs.asdict(status), f"{declared.name}: {sentence}")
     raise typer.Exit(code)
 
 
-class _Said:
-    """What has happened, for the end."""
-
-    def __init__(self) -> None:
-        self.counts: Counts | None = None
-
-    def account(self) -> dict[str, int]:
-        counts = self.counts
-        if counts is None:
-            return {"batches": 0, "messages": 0, "rejected": 0}
-        return {"batches": counts.batches, "messages": counts.messages, "rejected": counts.rejected}
-
-    def sentence(self) -> str:
-        found = self.account()
-        return (
-            f"{counted(found['messages'], 'message')} in {counted(found['batches'], 'batch')}"
-            f", {found['rejected']:,} rejected"
-        ).replace("batchs", "batches")
+def _brief(status: Status) -> str:
+    waiting = "" if status.lag is None else f", {status.lag:,} waiting"
+    batch = f"{status.rows_per_s:,.0f}/s in the last batch, {status.batch_s:.1f} s"
+    return f"{status.rejected:,} rejected{waiting}, {batch}"
 
 
 def _declared(file: Path) -> Declaration:

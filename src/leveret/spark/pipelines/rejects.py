@@ -71,8 +71,10 @@ def publish(bad: DataFrame, declared: Declaration, batch: int) -> None:
 def settle(bad: DataFrame, declared: Declaration) -> None:
     """What was published is settled as rejected; elsewhere than in a queue of Leveret it counts as done."""
     queue = declared.source.queue
+    if queue is None:
+        return
     endpoint = find(SourceOptions.parse(source_options(declared)))
-    if queue is None or not endpoint.is_leveret:
+    if not endpoint.is_leveret:
         return
     offsets = sorted(row.offset for row in bad.select(f"{MESSAGE}.offset").collect())
     ranges = pack_ranges((offset, offset + 1) for offset in offsets)

@@ -38,7 +38,6 @@ class Batches:
 
     declared: Declaration
     counts: Counts = field(default_factory=Counts)
-    on_batch: Callable[[int, Counts], None] | None = None
 
     def __call__(self, messages: DataFrame, batch: int) -> None:
         rows = self._parsed(messages).persist()
@@ -69,8 +68,6 @@ class Batches:
             rejects.publish(bad, declared, batch)
             rejects.settle(bad, declared)
         self.counts = counts
-        if self.on_batch is not None:
-            self.on_batch(batch, self.counts)
 
     def results(self, good: DataFrame) -> dict[str, DataFrame]:
         """What each step gives for these rows, by its name."""
@@ -129,7 +126,7 @@ def run(
     declared: Declaration,
     *,
     once: bool = False,
-    on_batch: Callable[[int, Counts], None] | None = None,
+    on_status: Callable[[Status], None] | None = None,
     stop_on: Sequence[signal.Signals] = (),
 ) -> int:
     """Until it ends, or one of the signals comes: the batch that is under way is then not committed.
@@ -138,21 +135,27 @@ def run(
     """
     state, status = State(declared), Status.first(declared.name)
     state.claim()
-    state.report(status)
+    spark = session(declared)
     asked: list[int] = []
     before = {each: signal.signal(each, lambda number, _: asked.append(number)) for each in stop_on}
-    spark = session(declared)
+
+    def tell(now: Status) -> Status:
+        state.report(now)
+        if on_status is not None:
+            on_status(now)
+        return now
+
     try:
         spark.sparkContext.setLogLevel("OFF" if stop_on else "WARN")
-        query, batches = start(spark, declared, once=once, on_batch=on_batch)
+        tell(status)
+        query, batches = start(spark, declared, once=once)
         while not asked and not query.awaitTermination(_LOOK_S):
-            status = progressed(status, query, batches)
-            state.report(status)
+            status = tell(progressed(status, query, batches))
         query.stop()
-        state.report(progressed(status, query, batches).now(state="stopped"))
+        tell(progressed(status, query, batches).now(state="stopped"))
     except StreamingQueryException as error:
         found = explained(error)
-        state.report(status.now(state="failed", error=str(found)))
+        tell(status.now(state="failed", error=str(found)))
         raise found from None
     finally:
         for each, handler in before.items():
@@ -190,17 +193,13 @@ def explained(error: StreamingQueryException) -> SparkSideError:
 
 
 def start(
-    spark: SparkSession,
-    declared: Declaration,
-    *,
-    once: bool = False,
-    on_batch: Callable[[int, Counts], None] | None = None,
+    spark: SparkSession, declared: Declaration, *, once: bool = False
 ) -> tuple[StreamingQuery, Batches]:
     """The query, running, and its account; with `once` it ends when what is there now is done."""
     declared = schemas.frozen(spark, declared)
     options = {**source_options(declared), "includeProperties": "true"}
     stream = spark.readStream.format("leveret").options(**options).load()
-    batches = Batches(declared, on_batch=on_batch)
+    batches = Batches(declared)
     writer = stream.writeStream.foreachBatch(batches).queryName(declared.name)
     writer = writer.option("checkpointLocation", f"{declared.checkpoint}/query")
     if once:
