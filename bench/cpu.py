@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +24,14 @@ def process_tree(root: int) -> list[int]:
         found.append(pid)
         open_ends.extend(parents.get(pid, ()))
     return found
+
+
+def confine(pids: Iterable[int], cpus: set[int]) -> None:
+    """All threads of these processes run on these processors alone, and what they start."""
+    for pid in pids:
+        for thread in Path(f"/proc/{pid}/task").glob("*"):
+            with suppress(OSError):  # it has ended
+                os.sched_setaffinity(int(thread.name), cpus)
 
 
 def stat_fields(pid: int) -> list[str]:

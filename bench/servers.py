@@ -156,15 +156,17 @@ class Leveret(Server):
     name = "leveret"
     script = Path(sys.executable).parent / "leveret"
 
-    def __init__(self, profile: Path | None = None) -> None:
+    def __init__(self, profile: Path | None = None, *, cpus: str | None = None) -> None:
         super().__init__()
         self.profile = profile
+        self.cpus = cpus
 
     def start(self) -> None:
         if not self.script.exists():
             raise Missing(f"{self.script.name} is not installed beside {Path(sys.executable).name}")
         before = [sys.executable, "-m", "cProfile", "-o", str(self.profile)] if self.profile else []
         serve = [str(self.script), "serve", "--port", "0", "--data-dir", str(self.directory / "data")]
+        serve += [] if self.cpus is None else ["--cpus", self.cpus]
         errors = (self.directory / "errors").open("w")
         self.wait_for_line(self.run([*before, *serve], stdout=subprocess.PIPE, stderr=errors))
 

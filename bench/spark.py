@@ -27,6 +27,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from bench.broker import Failed
+from bench.cpu import confine, process_tree
 from bench.servers import Leveret, Missing, RabbitMQ, Server
 from bench.spark_latency import (
     ReadEnded,
@@ -116,7 +117,7 @@ class Bench:
             contenders["Parquet files"] = self.contenders(part, self.reads(spark))["Parquet files"]
         compare(f"{part}, warm-up", contenders, 1)
 
-    def latency(self, reads: Reads, *, with_flight: bool) -> Runs:
+    def latency(self, reads: Reads, *, title: str, with_flight: bool = False) -> Runs:
         """The reads come from one queue, which is filled up before each."""
         server, samples = self.leveret, self.sizes.samples
         with queue_on(server) as operator:
@@ -134,7 +135,6 @@ class Bench:
                 refill(reads, operator.depth(QUEUE))
                 contenders["Flight reads"] = partial(while_flight_reads, server, samples)
             contenders |= {"Spark reads": queue_read, "Spark reads memory": memory_read}
-            title = "latency" if with_flight else "latency on local[1]"
             return compare(title, contenders, self.sizes.rounds)
 
 
@@ -172,14 +172,30 @@ def measure_all(bench: Bench, parts: list[str]) -> dict[str, dict[str, Any]]:
         reads = bench.reads(spark)
         for part in parts:
             if part == "latency":
-                raw[part] = bench.latency(reads, with_flight=True)
+                raw[part] = bench.latency(reads, title="latency", with_flight=True)
             else:
                 bench.warm_up(part, spark)
                 raw[part] = compare(part, bench.contenders(part, reads), bench.sizes.rounds)
     if "latency" in parts:
         with session("local[1]") as spark:
-            raw["latency-1"] = bench.latency(bench.reads(spark), with_flight=False)
+            raw["latency-1"] = bench.latency(bench.reads(spark), title="latency on local[1]")
+        raw["latency-apart"] = latency_apart(bench)
     return {part: summarize(part, runs) for part, runs in raw.items()}
+
+
+def latency_apart(bench: Bench) -> Runs:
+    """As with Spark on another machine: the broker and its publisher have a processor, all others another."""
+    everywhere = os.sched_getaffinity(0)
+    with Leveret(cpus="0") as server, session("local[1]") as spark:
+        java = spark.sparkContext._gateway.proc.pid
+        confine(process_tree(java), {1})
+        os.sched_setaffinity(0, {0})  # the publisher is started from here
+        try:
+            apart = replace(bench, leveret=server)
+            return apart.latency(apart.reads(spark), title="latency apart")
+        finally:
+            os.sched_setaffinity(0, everywhere)
+            confine(process_tree(java), everywhere)
 
 
 @contextmanager

@@ -23,6 +23,7 @@ TITLES = {
     "micro": "a small batch every second to the noop sink",
     "latency": "confirm of one publish at a time, meanwhile (Spark on local[2])",
     "latency-1": "confirm of one publish at a time, meanwhile (Spark on local[1])",
+    "latency-apart": "confirm of one publish at a time, meanwhile (Spark and Flight on another core)",
 }
 
 
@@ -54,6 +55,7 @@ BARS = [
     Bar("latency", "Spark reads", "idle", "confirm_p99_us", 2, least=False),
     Bar("latency", "Flight reads", "idle", "confirm_p99_us", 2, least=False),
     Bar("latency-1", "Spark reads", "idle", "confirm_p99_us", 2, least=False),
+    Bar("latency-apart", "Spark reads", "idle", "confirm_p99_us", 2, least=False),
 ]
 
 

@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from leveret.cli.cpus import keep_to, parse_cpus
 from leveret.storage.errors import StorageError
 
 _HTTP_PORT = 15672
@@ -39,6 +40,13 @@ def serve(
         Path | None, typer.Option(help="Certificate chain (PEM): Flight then speaks TLS only.")
     ] = None,
     flight_tls_key: Annotated[Path | None, typer.Option(help="The key of that certificate (PEM).")] = None,
+    cpus: Annotated[
+        str | None,
+        typer.Option(
+            help="Processors for the broker alone, as 0 or 0,2-3: Flight runs on the others. Linux only.",
+            show_default=False,
+        ),
+    ] = None,
     data_dir: Annotated[Path, typer.Option(help="Where messages and definitions are kept.")] = Path(
         "leveret-data"
     ),
@@ -54,12 +62,14 @@ def serve(
         flight_port = _FLIGHT_PORT if port else 0
     if (flight_tls_cert is None) != (flight_tls_key is None):
         raise typer.BadParameter("a certificate needs its key, and the other way round: --flight-tls-key")
+    others = keep_to(parse_cpus(cpus)) if cpus is not None else frozenset()
     flight = FlightSettings(
         str(data_dir),
         host,
         flight_port,
         None if flight_tls_cert is None else str(flight_tls_cert),
         None if flight_tls_key is None else str(flight_tls_key),
+        tuple(sorted(others)),
     )
     try:
         failed = asyncio.run(

@@ -42,6 +42,8 @@ class FlightSettings:
     tls_certificate: str | None = None
     """Path of a PEM file with the chain; with it the endpoint speaks TLS only."""
     tls_key: str | None = None
+    cpus: tuple[int, ...] = ()
+    """The processors that the process runs on; none stands for all."""
 
 
 class FlightEndpoint:

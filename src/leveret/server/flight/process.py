@@ -277,6 +277,8 @@ def main() -> None:
     settings = json.loads(sys.argv[1])
     line = socket.socket(fileno=settings["fd"])
     os.nice(_NICE)
+    if settings["cpus"]:
+        os.sched_setaffinity(0, settings["cpus"])
     broker = BrokerLine(line)
     try:
         server = FlightProcess(settings, broker)
