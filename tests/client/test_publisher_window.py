@@ -267,18 +267,34 @@ def test_publishing_to_nobody_waits_as_long_as_asked_and_says_why() -> None:
 def test_many_to_nobody_are_given_up_whether_they_found_a_place_or_not() -> None:
     async def work() -> None:
         async with publishing_to_nobody(window=10) as publisher:
-            # the first ten are given up at the time the eleventh stops waiting for one of their places
-            try:
-                receipts = await publisher.publish_many(Message(b"", "q") for _ in range(25))
-            except PublishInterrupted as interrupted:
-                assert "no connection" in str(interrupted)  # noqa: PT017
-                receipts = [await receipt for receipt in interrupted.receipts]
-            assert len(receipts) >= 10
+            with pytest.raises(PublishInterrupted, match="no connection") as caught:
+                await publisher.publish_many(Message(b"", "q") for _ in range(25))
+            receipts = [await receipt for receipt in caught.value.receipts]
             assert {receipt.status for receipt in receipts} == {Status.LOST}
             waiting = [publisher.publish(b"", "q") for _ in range(25)]
             results = await asyncio.gather(*waiting, return_exceptions=True)
             assert {type(result) for result in results} == {NotConnected}
             assert publisher.unconfirmed() == []
+
+    asyncio.run(work())
+
+
+def test_many_to_nobody_end_with_the_first_window_that_is_given_up() -> None:
+    """Also when its places get free before the next message has waited its time."""
+
+    async def slowly() -> AsyncIterator[Message]:
+        for number in range(25):
+            if number == 10:
+                await asyncio.sleep(0.1)
+            yield Message(b"", "q")
+
+    async def work() -> None:
+        async with publishing_to_nobody(window=10) as publisher:
+            with pytest.raises(
+                PublishInterrupted, match="stopped after 10 messages: no connection"
+            ) as caught:
+                await publisher.publish_many(slowly(), timeout_s=0.2)
+            assert {receipt.status for receipt in caught.value.receipts} == {Status.LOST}
 
     asyncio.run(work())
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from types import TracebackType
 from typing import Any, Final, Literal, Self, Unpack
@@ -188,6 +188,7 @@ class Publisher:
                     started_s = self._loop.time()
                     await self.room(limit_s)
                     left_s -= self._loop.time() - started_s
+                    self._check_progress(receipts, limit_s)
                 receipts.append(self._accept(message, left_s))
         except Exception as error:
             sentence = f"publishing stopped after {len(receipts)} messages: {error}"
@@ -196,6 +197,14 @@ class Publisher:
             if receipt.status is Status.PENDING:
                 await receipt
         return receipts
+
+    def _check_progress(self, receipts: Sequence[Receipt], waited_s: float) -> None:
+        """A place that is free only because its message was given up is no reason to go on.
+
+        Or many to nobody would be given up one window after the other, each after its time.
+        """
+        if not self._sender.sending and any(each.lost for each in receipts[-self._window :]):
+            raise self._sender.failure(waited_s)
 
     async def room(self, timeout_s: float | None = None) -> None:
         """Waits for a place in the window, in turn; `NotConnected` or `WindowFull` if none gets free in time.

@@ -215,10 +215,22 @@ def commit(
 
 
 def abort(options: SinkOptions, endpoint: Endpoint, query: str, batch: int, stages: Sequence[str]) -> None:
-    """Throws stages away, or a whole batch if none is named. What can't be told to the broker expires."""
+    """Throws stages away. What can't be told to the broker expires."""
     try:
         with Calls(endpoint) as calls:
             calls.ask(Abort(options.vhost, query, batch, list(stages)), Done)
+    except SparkSideError as error:
+        log.warning("stages of batch %d of query %s stay until they expire: %s", batch, query, error)
+
+
+def give_up(options: SinkOptions, endpoint: Endpoint, query: str, batch: int) -> None:
+    """Ends a write whose name nobody else has: it is committed without rows.
+
+    So what a task stages that has not heard of the end is thrown away, as of any batch that is committed.
+    """
+    try:
+        with Calls(endpoint) as calls:
+            calls.ask(Commit(options.vhost, query, batch, []), Committed)
     except SparkSideError as error:
         log.warning("stages of batch %d of query %s stay until they expire: %s", batch, query, error)
 
@@ -243,7 +255,7 @@ class StageWriter(DataSourceArrowWriter):
         """The whole of it where nobody else has the query's name; else what its own tasks have staged."""
         stages = [name for one in _staged(messages) for name in one.stages]
         if self._options.batch_id is None:
-            abort(self._options, self._endpoint, self._query, self._batch, [])
+            give_up(self._options, self._endpoint, self._query, self._batch)
         elif stages:
             abort(self._options, self._endpoint, self._query, self._batch, stages)
 

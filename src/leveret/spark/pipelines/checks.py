@@ -183,9 +183,8 @@ def _keeping_the_message(declared: Declaration) -> set[str]:
         star, names = sql.names_of(step.sql)
         if MESSAGE in names or (star and keeping.intersection(sql.tables_of(step.sql))):
             keeping.add(step.name)
-    return keeping.union(
-        step.name for step in declared.functions
-    )  # whether they keep it, is seen when they run
+    keeping.update(step.name for step in declared.functions)  # whether they do is seen when they run
+    return keeping
 
 
 def _check_times(declared: Declaration) -> None:

@@ -1,8 +1,10 @@
 """Where the rows of a batch go, so that a batch that runs again leaves no duplicates.
 
-files      a directory `_batch=N` for each batch, overwritten when it runs again: exactly once
-leveret    staged and committed once per batch: exactly once
-others     whatever their `append` does: at least once
+    files      a directory `_batch=N` for each batch, overwritten when it runs again: exactly once
+    leveret    staged and committed once per batch: exactly once
+    others     whatever their `append` does: at least once
+
+The rule: `promise` says of each sink what holds, and no more.
 """
 
 from __future__ import annotations
