@@ -226,7 +226,9 @@ def test_an_aborted_batch_write_leaves_nothing(leveret, queue, run):
     staged = run(writer, [bodies("a")])
     run(writer, [bodies("of a task that was killed")], partition=1)
     writer.abort([staged, None])
+    run(writer, [bodies("of a task that has not heard of it")], partition=2)
     assert leveret.call(lambda: leveret.server.broker.vhosts["/"].queues[queue].hidden) == 0
+    assert texts_in(leveret.url, queue) == []
 
 
 # rows that no queue takes
