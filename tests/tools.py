@@ -10,10 +10,13 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from functools import cache
+from glob import glob
 
 MINIMUM_JAVA = 17
 
 RABBITMQ_DIRECTORIES = ("/usr/sbin", "/usr/lib/rabbitmq/bin")  # not on the path of an ordinary user
+POSTGRESQL_DIRECTORIES = "/usr/lib/postgresql/*/bin"  # Debian has one for each version
+POSTGRESQL_JAR = "/usr/share/java/postgresql.jar"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -50,6 +53,13 @@ def node() -> str | None:
     return shutil.which("node")
 
 
+def postgresql() -> str | None:
+    """The folder of its programs, where the driver for Java is there too."""
+    path = os.pathsep.join((os.environ.get("PATH", os.defpath), *sorted(glob(POSTGRESQL_DIRECTORIES))))
+    found = shutil.which("initdb", path=path)
+    return os.path.dirname(os.path.realpath(found)) if found and os.path.exists(POSTGRESQL_JAR) else None
+
+
 def browser() -> str | None:
     return next((found for name in BROWSERS if (found := shutil.which(name))), None)
 
@@ -59,6 +69,10 @@ TOOLS: dict[str, tuple[Callable[[], str | None], str]] = {
     "needs_java": (java, f"Install Java {MINIMUM_JAVA} or newer to run this test on Spark."),
     "needs_rabbitmq": (rabbitmq, "Install RabbitMQ (rabbitmq-server) to run this test against it."),
     "needs_node": (node, "Install Node.js (node) to run this test with JavaScript clients."),
+    "needs_postgresql": (
+        postgresql,
+        "Install PostgreSQL and its driver for Java (postgresql, libpostgresql-jdbc-java) to run this test.",
+    ),
     "needs_browser": (browser, "Install Chromium to run this test in a real browser."),
 }
 

@@ -24,6 +24,8 @@ from leveret.broker.accounts import hash_password
 from leveret.broker.definitions import PermissionRow, UserRow
 from leveret.flight import actions, schemas
 from leveret.flight.tickets import ReadTicket, StageDescriptor, pack_ranges, unpack_ranges
+from leveret.storage.cursor import Cursor
+from leveret.storage.journal import Entry, Kind, Outcome
 from leveret.testing.broker import Broker
 from tests.server.bulk import Bulk, refusal
 
@@ -76,6 +78,13 @@ def opened(bulk: Bulk, queue: str, query: str = "nightly") -> int:
     answer = bulk.ask(actions.Open("/", queue, query, 3600.0))
     assert isinstance(answer, actions.Opened)
     return answer.epoch
+
+
+def settlements(cursor: Cursor) -> list[tuple[int, list[tuple[int, int]]]]:
+    """What a cursor's journal says, in its order: outcomes, and of which offsets."""
+    journal = cursor.journal
+    entries = [Entry.of(record) for record in journal.read([(journal.first, journal.next)])]
+    return [(each.outcome, list(each.ranges)) for each in entries if each.kind == Kind.SETTLED]
 
 
 def bodies(table: pa.Table) -> list[bytes]:
@@ -295,6 +304,60 @@ class TestReads:
         with pytest.raises(flight.FlightServerError) as caught:
             bulk.read(ReadTicket("/", queue, planned.log_id, pack_ranges([(0, 1)])))
         assert refusal(caught.value).kind == "gone"
+
+
+class TestRejectsOfStreams:
+    @pytest.fixture
+    def stream(self, channel) -> str:
+        name = next(names)
+        channel.queue_declare(name, durable=True, arguments={"x-queue-type": "stream"})
+        publish(channel, name, 10)
+        return name
+
+    def test_rejected_messages_are_settled_as_that_and_read_again_with_their_batch(
+        self, broker, bulk, stream
+    ):
+        subject = ("/", stream, False)
+        epoch = bulk.ask(actions.Follow(*subject, query="nightly", at=actions.At("first"))).epoch
+        rejected = {stream: pack_ranges([(0, 2), (5, 6), (8, 99)]), "elsewhere": pack_ranges([(0, 1)])}
+        for _ in range(2):  # the second time nothing is left to do
+            answer = bulk.ask(actions.RejectRead(*subject, query="nightly", ranges=rejected))
+            assert answer == actions.Done()
+        covered = bulk.ask(actions.Cover(*subject, query="nightly", epoch=epoch, spans={stream: (0, 10)}))
+        assert unpack_ranges(covered.parts[0].ranges) == [(0, 10)]
+        offsets = {stream: 9}
+        bulk.ask(actions.Advance(*subject, query="nightly", epoch=epoch, offsets=offsets, settle_only=True))
+        cursor = broker.server.broker.vhosts["/"].groups.get(stream, "nightly").partitions[stream].cursor
+        assert broker.call(lambda: settlements(cursor)) == [
+            (Outcome.SENT_TO_REJECTS, [(0, 2), (5, 6), (8, 10)]),
+            (Outcome.ACKED, [(2, 5), (6, 8)]),
+        ]
+
+    def test_a_group_with_members_and_one_that_is_not_there_reject_nothing(
+        self, broker, bulk, channel, stream
+    ):
+        member = channel.connection.channel()
+        member.basic_qos(prefetch_count=1)
+        member.basic_consume(stream, lambda *_: None, arguments={"x-group": "members"})
+        for name in ("members", "never"):
+            ranges = {stream: pack_ranges([(0, 10)])}
+            answer = bulk.ask(actions.RejectRead("/", stream, False, query=name, ranges=ranges))
+            assert answer == actions.Done()
+        group = broker.server.broker.vhosts["/"].groups.get(stream, "members")
+        assert broker.call(lambda: group.lag) == 10
+        member.close()
+
+    def test_ranges_that_make_no_sense_are_refused_and_nothing_is_settled(self, broker, bulk, stream):
+        subject = ("/", stream, False)
+        bulk.ask(actions.Follow(*subject, query="nightly", at=actions.At("first")))
+        request = actions.RejectRead(*subject, query="nightly", ranges={stream: b"x"})
+        assert bulk.ask(request).text == "the ranges of offsets make no sense"
+        group = broker.server.broker.vhosts["/"].groups.get(stream, "nightly")
+        assert broker.call(lambda: group.lag) == 10
+
+    def test_what_is_no_stream_can_not_be_rejected_like_this(self, bulk, queue):
+        refused = bulk.ask(actions.RejectRead("/", queue, False, query="nightly", ranges={}))
+        assert refused.kind == "kind"
 
 
 class TestStages:

@@ -41,7 +41,9 @@ class Scene:
         self.broker = broker
         self.pipelines = {pipeline.kind: pipeline for pipeline in pipelines}
         self.network = network
-        self._job: dict[str, Any] = {"master": master, "queries": [each.job() for each in pipelines]}
+        (module,) = {each.module for each in pipelines}
+        queries = [each.job() for each in pipelines]
+        self._job: dict[str, Any] = {"module": module, "master": master, "queries": queries}
         self.driver = Driver(self._job)
         self._failures: list[str] = []
 

@@ -32,6 +32,9 @@ LOOK_EVERY_S = 0.1
 class Pipeline:
     """`Pipeline(place, broker, kind=FILE)`; `kind` is the sink's, as in `driver`."""
 
+    module = "tests.soak.driver"
+    """What runs it."""
+
     def __init__(self, place: Path, broker: Broker, *, kind: str, host: str = "127.0.0.1") -> None:
         self.kind = kind
         self._broker = broker

@@ -63,7 +63,7 @@ class Driver:
     def __init__(self, job: dict[str, Any]) -> None:
         variables = {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.soak.driver", json.dumps(job)],
+            [sys.executable, "-m", job["module"], json.dumps(job)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.soak.brokers import Broker, leveret, rabbitmq
+from tests.soak.declared import DECLARED, STEPPED, DeclaredPipeline
 from tests.soak.kills import LOCAL, Scene, play
 from tests.soak.network import Network
 from tests.soak.pipeline import Pipeline
@@ -74,7 +75,12 @@ def scene(setting: Setting, place: Path) -> Iterator[Scene]:
         broker: Broker = held.enter_context(rabbitmq() if setting.on_rabbitmq else leveret(fresh / "data"))
         network = held.enter_context(Network(broker.ports)) if setting.networked else None
         host = network.host if network else "127.0.0.1"
-        pipelines = [Pipeline(fresh, broker, kind=kind, host=host) for kind in setting.kinds]
+        pipelines = [
+            (DeclaredPipeline if kind in (DECLARED, STEPPED) else Pipeline)(
+                fresh, broker, kind=kind, host=host
+            )
+            for kind in setting.kinds
+        ]
         shown = Scene(broker, pipelines, master=setting.master, network=network)
         held.callback(lambda: shown.driver.kill())
         yield shown

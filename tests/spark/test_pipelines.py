@@ -1,6 +1,7 @@
 """Pipelines as queries of Spark: rows into tables, what fails to the rejects, each message in one place."""
 
 import json
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -317,3 +318,21 @@ def test_the_command_runs_a_pipeline_to_its_end(leveret, tmp_path):
     assert f"{queue}: stopped" in status.stdout
     lines = [line for part in (tmp_path / "table").rglob("*.csv") for line in part.read_text().splitlines()]
     assert sorted(line.split(",")[0] for line in lines) == ["1", "2"]
+
+
+def test_a_new_checkpoint_does_not_overwrite_the_table_of_an_old_one(place):
+    publish(place.broker.url, place.queue, [order(1)])
+    place.run(place.declared())
+    shutil.move(place.path / "checkpoint", place.path / "old")
+    publish(place.broker.url, place.queue, [order(2)])
+    with pytest.raises(StreamingQueryException, match="belongs to another checkpoint"):
+        place.run(place.declared())
+    assert place.ids() == [1]
+
+
+def test_a_format_that_spark_does_not_know_is_refused_before_anything_is_taken(place):
+    publish(place.broker.url, place.queue, [order(1)])
+    declared = place.declared('[[sinks]]\nname = "lake"\nformat = "delta"\npath = "/tmp/nowhere"')
+    with pytest.raises(BadPipeline, match=r"sinks\[1\]\.format 'delta' is not known to Spark"):
+        place.run(declared)
+    assert place.broker.depth(place.queue) == 1

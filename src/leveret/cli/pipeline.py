@@ -1,4 +1,4 @@
-"""`leveret pipeline new|validate|explain|run|status`: declared pipelines, from a queue into tables.
+"""`leveret pipeline new|validate|explain|run|status|compact`: declared pipelines, from a queue into tables.
 
 Parses, calls `leveret.spark.pipelines`, prints. What is wrong with a file is one sentence with its line, and
 exit code 1, before Spark starts wherever that is possible; `validate` and `explain` need no Java.
@@ -19,6 +19,7 @@ from leveret.cli.running import FAILED
 from leveret.cli.screen import Screen, counted
 
 if TYPE_CHECKING:
+    from leveret.spark.pipelines.compaction import Account, Goal
     from leveret.spark.pipelines.declaration import Declaration
     from leveret.spark.pipelines.state import Status
 
@@ -83,7 +84,7 @@ def status(file: File, as_json: AsJson = False) -> None:
         return
     lag = "" if found.lag is None else f", {counted(found.lag, 'message')} waiting"
     typer.echo(f"{found.name}: {found.state} (process {found.pid} on {found.host})")
-    typer.echo(f"  {counted(found.messages, 'message')}, {found.rejected:,} rejected{lag}")
+    typer.echo(f"  {counted(found.messages, 'message')}, {_apart(found)}{lag}")
     typer.echo(f"  batch {found.batch}: {found.batch_s:.1f} s, {found.rows_per_s:,.0f} rows/s")
     if found.error:
         typer.echo(f"  {found.error}")
@@ -113,15 +114,84 @@ def run(
     except SparkSideError as error:
         _fail(str(error))
     status = last[-1]
-    sentence = f"{counted(status.messages, 'message')}, {status.rejected:,} rejected"
+    sentence = f"{counted(status.messages, 'message')}, {_apart(status)}"
     screen.result(msgspec.structs.asdict(status), f"{declared.name}: {sentence}")
     raise typer.Exit(code)
+
+
+@pipeline.command()
+def compact(
+    file: File,
+    sink: Annotated[
+        str | None, typer.Option("--sink", help="One of them; all that write files, unless given.")
+    ] = None,
+    files: Annotated[
+        int | None, typer.Option("--files", min=1, help="At most so many files in each partition.")
+    ] = None,
+    target_size: Annotated[
+        str | None, typer.Option("--target-size", help="About the size of a file: 128MB unless given.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Put the committed batches of tables together into fewer files; the pipeline may run meanwhile."""
+    declared = _declared(file)
+    screen = Screen(as_json=as_json)
+    from leveret.spark.errors import SparkSideError
+    from leveret.spark.pipelines import compaction
+
+    goal = _goal(files, target_size)
+    try:
+        with screen.gauge("compacting") as gauge:
+
+            def show(step: compaction.Step) -> None:
+                gauge.show(step.rows, done=step.share, more=f"{step.sink}: {step.doing}")
+
+            accounts = compaction.compact(declared, sink=sink, goal=goal, on_step=show)
+    except SparkSideError as error:
+        _fail(str(error))
+    except KeyboardInterrupt:
+        screen.say("stopped: tables are as they were, or will be seen so")
+        raise typer.Exit(128 + signal.SIGINT) from None
+    screen.result(
+        {"name": declared.name, "sinks": [msgspec.structs.asdict(each) for each in accounts]},
+        "; ".join(_put_together(each) for each in accounts),
+    )
+
+
+def _goal(files: int | None, target_size: str | None) -> Goal:
+    from leveret.spark import values
+    from leveret.spark.pipelines.compaction import TARGET_BYTES, Goal
+
+    if files is not None and target_size is not None:
+        raise typer.BadParameter("--files and --target-size can't both be given")
+    try:
+        return Goal(files, TARGET_BYTES if target_size is None else values.size(target_size))
+    except ValueError as error:
+        raise typer.BadParameter(f"--target-size {target_size!r} {error}") from None
+
+
+def _put_together(account: Account) -> str:
+    if not account.batches_before:
+        return f"{account.sink}: nothing to put together"
+    before = f"{counted(account.files_before, 'file')} of {account.batches_before:,} batches"
+    after = f"{counted(account.files_after, 'file')} with {counted(account.rows_after, 'row')}"
+    return f"{account.sink}: {before} are now {after}"
 
 
 def _brief(status: Status) -> str:
     waiting = "" if status.lag is None else f", {status.lag:,} waiting"
     batch = f"{status.rows_per_s:,.0f}/s in the last batch, {status.batch_s:.1f} s"
-    return f"{status.rejected:,} rejected{waiting}, {batch}"
+    return f"{_apart(status)}{waiting}, {batch}"
+
+
+def _apart(status: Status) -> str:
+    """What is not in the tables, or not yet."""
+    found = [f"{status.rejected:,} rejected"]
+    if status.duplicates:
+        found.append(counted(status.duplicates, "duplicate"))
+    if status.in_windows:
+        found.append(f"{status.in_windows:,} waiting in windows")
+    return ", ".join(found)
 
 
 def _declared(file: Path) -> Declaration:

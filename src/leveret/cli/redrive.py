@@ -18,8 +18,7 @@ from leveret.cli.options import CONNECT_S, AsJson, ConnectS, RatePerS, Urls
 from leveret.cli.running import FAILED, Interruption, connected, queue_depth, run, unless
 from leveret.cli.screen import Gauge, Screen, counted
 from leveret.client import ClientError, Connection, Delivery
-from leveret.client.recoverers import ORIGINAL_QUEUE
-from leveret.client.redrive import Redriven
+from leveret.client.redrive import Redriven, home
 from leveret.client.redrive import redrive as move
 
 Source: TypeAlias = Annotated[str, typer.Argument(help="The queue with the messages that failed.")]
@@ -50,7 +49,7 @@ def redrive(
     connect_timeout: ConnectS = CONNECT_S,
     as_json: AsJson = False,
 ) -> None:
-    """Move messages from a parking place or a dead-letter queue back to where they failed.
+    """Move messages from a parking place, dead letters or a pipeline's rejects back to where they failed.
 
     leveret redrive orders.parked --where type=TimeoutError --rate 50
     """
@@ -135,8 +134,7 @@ class Redriving:
         account = self._account
         if not self._wanted(delivery):
             return False
-        headers = delivery.headers
-        if self._to is None and not headers.get(ORIGINAL_QUEUE, headers.get("x-first-death-queue")):
+        if self._to is None and home(delivery.headers) is None:
             account.homeless += 1
             return False
         if account.dry_run and (self._limit is None or account.moved < self._limit):

@@ -1,4 +1,4 @@
-"""Bringing messages back: from a parking place or a dead-letter queue to where they failed.
+"""Bringing messages back: from a parking place, dead letters or a pipeline's rejects to where they failed.
 
 Each message is copied to its queue, without the traces of its failures, and taken off the source after the
 copy is confirmed: whatever happens in between, it is in one of the two. Messages that a filter leaves out,
@@ -35,6 +35,12 @@ _CONNECT_S: Final = 10.0
 _DEATHS: Final = ("x-death", "x-first-death-queue", "x-first-death-reason", "x-first-death-exchange")
 _LATER_DEATHS: Final = ("x-last-death-queue", "x-last-death-reason", "x-last-death-exchange")
 _ORIGINS: Final = ("x-original-exchange", "x-original-routingKey", ORIGINAL_QUEUE)
+REJECT: Final = "x-reject-"
+"""How the headers begin that a pipeline gives to what it rejects."""
+_REJECTED_IN: Final = f"{REJECT}queue"
+_REJECTION: Final = tuple(f"{REJECT}{name}" for name in ("pipeline", "batch", "queue", "offset"))
+REJECTED_BEFORE: Final = f"{REJECT}before"
+"""Which rejection a message has come back from, so that nobody takes it for the one that was rejected."""
 _TRACES: Final = frozenset((*CAUSE_HEADERS, *_DEATHS, *_LATER_DEATHS, *_ORIGINS, ATTEMPTS))
 """What a message forgets when it starts anew."""
 
@@ -138,7 +144,8 @@ class _Move:
         moving = [(delivery, place) for delivery, place in places if place is not None]
         self.progress.kept += len(fetched) - len(moving)
         copies = [
-            copy_of(delivery, place, headers={}, without=_traces(delivery)) for delivery, place in moving
+            copy_of(delivery, place, headers=_marks(delivery), without=_traces(delivery))
+            for delivery, place in moving
         ]
         receipts = await self._publisher.publish_many(copies)
         for (delivery, _), receipt in zip(moving, receipts, strict=True):
@@ -158,7 +165,7 @@ class _Move:
         """The queue it belongs to; None if it stays."""
         if self._where is not None and not self._where(delivery):
             return None
-        return self._to or _home(delivery.headers)
+        return self._to or home(delivery.headers)
 
     def _delivery(self, content: Content) -> Delivery:
         got = content.method
@@ -178,14 +185,23 @@ class _Move:
 
 def _traces(delivery: Delivery) -> frozenset[str]:
     """Those of a group are only so if it failed in one; otherwise they are the message's own."""
+    traces = _TRACES | {name for name in delivery.headers if name.startswith(REJECT)}
     if STREAM not in delivery.headers:
-        return _TRACES
-    return _TRACES | {name for name in delivery.headers if name.startswith((STREAM, GROUP))} | {ERROR}
+        return traces
+    return traces | {name for name in delivery.headers if name.startswith((STREAM, GROUP))} | {ERROR}
 
 
-def _home(headers: Mapping[str, Value]) -> str | None:
-    """Where it failed first; a delay queue, where it has only waited for its next try, is not that."""
-    if origin := headers.get(ORIGINAL_QUEUE):
+def _marks(delivery: Delivery) -> dict[str, Value]:
+    """What it takes along instead."""
+    headers = delivery.headers
+    if _REJECTED_IN not in headers:
+        return {}
+    return {REJECTED_BEFORE: " ".join(str(headers.get(name, "")) for name in _REJECTION)}
+
+
+def home(headers: Mapping[str, Value]) -> str | None:
+    """Where it was rejected, or failed first; a delay queue, where it has only waited, is not that."""
+    if origin := headers.get(_REJECTED_IN) or headers.get(ORIGINAL_QUEUE):
         return str(origin)
     deaths = headers.get("x-death")
     known = (

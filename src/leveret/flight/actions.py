@@ -258,6 +258,20 @@ class Covered(_Said, frozen=True):
     parts: list[Part]
 
 
+class RejectRead(_Said, frozen=True):
+    """Messages that the query has read are published among its rejects: its group settles them as that.
+
+    They stay in their streams, and a batch that is read again has them again.
+    """
+
+    vhost: str
+    subject: str
+    is_topic: bool
+    query: str
+    ranges: dict[str, bytes]
+    """By stream, as in `Portion`; what the group has settled is left as it is."""
+
+
 # a batch that is written
 
 
@@ -286,6 +300,30 @@ class Abort(_Said, frozen=True):
     stages: list[str]
 
 
+# all of a store, for the audit
+
+
+class TakePicture(_Said, frozen=True):
+    """Everything that is in the store now, to be read in pieces: see `tickets.PieceTicket`."""
+
+
+class Taken(_Said, frozen=True):
+    picture: str
+    """Its name, which nobody can guess; it is kept for a while."""
+    catalog: bytes
+    """Which logs there are: `storage.picture.Picture.decode`."""
+    taken_us: int
+    round_trips_us: dict[str, int]
+    """Of the open connections, by their names, as the system has measured them."""
+    damage: list[str]
+
+
+class DropPicture(_Said, frozen=True):
+    """It has been read."""
+
+    picture: str
+
+
 class Done(_Said, frozen=True):
     pass
 
@@ -303,10 +341,24 @@ class Refused(_Said, frozen=True):
     """
 
 
-OffsetRequest = Locate | Follow | Advance | Cover
+OffsetRequest = Locate | Follow | Advance | Cover | RejectRead
 """Those about streams and topics."""
-Request = Open | Lease | Plan | Reject | Release | Snapshot | OffsetRequest | Commit | Abort
-Answer = Opened | Leased | Planned | Located | Followed | Advanced | Covered | Committed | Done | Refused
+Request = (
+    Open
+    | Lease
+    | Plan
+    | Reject
+    | Release
+    | Snapshot
+    | OffsetRequest
+    | Commit
+    | Abort
+    | TakePicture
+    | DropPicture
+)
+Answer = (
+    Opened | Leased | Planned | Located | Followed | Advanced | Covered | Committed | Taken | Done | Refused
+)
 
 _encoder = msgspec.msgpack.Encoder()
 _requests: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)

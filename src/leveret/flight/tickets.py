@@ -10,6 +10,7 @@ import sys
 from array import array
 from collections.abc import Iterable
 from itertools import chain
+from typing import Literal
 
 import msgspec
 
@@ -25,6 +26,15 @@ class ReadTicket(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Whether content headers come along: properties are read from them."""
     exact: bool = True
     """Whether it is an error when some of them are gone."""
+
+
+class PieceTicket(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """What one piece of a picture tells: rows of `storage.events`."""
+
+    picture: str
+    event: Literal["published", "told", "standing"]
+    log_id: int
+    segment: int
 
 
 class StageDescriptor(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -43,15 +53,17 @@ class StageDescriptor(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_tickets = msgspec.msgpack.Decoder(ReadTicket)
+_tickets: msgspec.msgpack.Decoder[ReadTicket | PieceTicket] = msgspec.msgpack.Decoder(
+    ReadTicket | PieceTicket
+)
 _descriptors = msgspec.msgpack.Decoder(StageDescriptor)
 
 
-def encode(ticket: ReadTicket | StageDescriptor) -> bytes:
+def encode(ticket: ReadTicket | PieceTicket | StageDescriptor) -> bytes:
     return _encoder.encode(ticket)
 
 
-def decode_ticket(data: bytes) -> ReadTicket:
+def decode_ticket(data: bytes) -> ReadTicket | PieceTicket:
     return _tickets.decode(data)
 
 

@@ -34,6 +34,9 @@ class Socket(Protocol):
     def hold_back(self, held: bool) -> None:
         """Whether to stop reading from it, if it publishes."""
 
+    def round_trip_us(self) -> int | None:
+        """To the peer and back, as the system has measured it; None where it has not."""
+
 
 class Turns:
     """`turns.begin()` before a connection is fed; everything else follows."""
@@ -106,6 +109,11 @@ class Turns:
             self.begin()
         for watch in list(self.watchers):
             watch()
+
+    def round_trips_us(self) -> dict[str, int]:
+        """How far away clients are, by the names of their connections."""
+        found = {connection.name: socket.round_trip_us() for connection, socket in self.sockets.items()}
+        return {name: round_trip_us for name, round_trip_us in found.items() if round_trip_us is not None}
 
     def _write_out(self) -> None:
         flushed = self.broker.flushed

@@ -105,6 +105,15 @@ class Calls:
             if not ticket.ranges:
                 return
 
+    def piece(self, ticket: tickets.PieceTicket) -> Iterator[pa.RecordBatch]:
+        """What a piece of a picture tells; not tried again in here: the task that fails is, by Spark."""
+        named = flight.Ticket(tickets.encode(ticket))
+        try:
+            for chunk in self._connected().do_get(named, self._call_options()):
+                yield chunk.data
+        except (flight.FlightError, pa.ArrowException, OSError) as error:
+            raise _explained(error, self._endpoint) from None
+
     def stage(self, descriptor: tickets.StageDescriptor, batches: Iterable[pa.RecordBatch]) -> int:
         """Writes batches of `schemas.WRITE` and waits until all are staged; how many rows that were.
 

@@ -26,6 +26,7 @@ from pyspark.sql.streaming.datasource import (
 
 from leveret.client.delivery import Delivery
 from leveret.client.errors import ConversionError
+from leveret.client.redrive import REJECT
 from leveret.spark.columns import Columns
 from leveret.spark.consuming import QueueConsumer
 from leveret.spark.deliveries import STREAM_OFFSET, chunks_of
@@ -362,8 +363,12 @@ class SpoolStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _message_id(delivery: Delivery) -> str | None:
+    """With the marks of a pipeline's rejection: what comes back is no copy of what was rejected."""
     try:
-        return delivery.message_id
+        name = delivery.message_id
+        if not name or REJECT.encode() not in delivery.header:
+            return name
+        return f"{name} {sorted(each for each in delivery.headers.items() if each[0].startswith(REJECT))}"
     except ConversionError:  # whoever reads the properties later is told
         return None
 

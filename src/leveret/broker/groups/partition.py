@@ -146,7 +146,7 @@ class Partition(Feed):
         """In orderly mode: for what is in flight or delayed, and not for credit."""
         return self.is_orderly and bool(self.progress.in_flight or self.progress.delayed)
 
-    def take(self, count: int, *, who: bytes, before: int | None = None) -> tuple[int, list[Record]]:
+    def take(self, count: int, *, who: bytes | None, before: int | None = None) -> tuple[int, list[Record]]:
         progress = self.progress
         limit = self.stream.readable()
         if self._waits_for_its_turn:
@@ -298,6 +298,12 @@ class Partition(Feed):
             ranges = self.progress.ready_within(self.progress.low, offset)
             if ranges:
                 self.cursor.drop(ranges, Outcome.ACKED, who=who)
+
+    def reject_read(self, ranges: Iterable[Range], *, who: bytes) -> None:
+        """A query has published these among its rejects."""
+        rejected = [ready for start, stop in ranges for ready in self.progress.ready_within(start, stop)]
+        if rejected:
+            self.cursor.drop(rejected, Outcome.SENT_TO_REJECTS, who=who)
 
     def void(self) -> None:
         """Takes everything back that members hold: their acks are refused from now on."""

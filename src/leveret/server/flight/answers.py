@@ -7,7 +7,9 @@ sees to that. Those about streams and topics are `reading`'s; sockets and proces
 
 from __future__ import annotations
 
-from leveret.amqp.errors import AccessRefused, AmqpError, NotFound, PreconditionFailed
+from typing import Final
+
+from leveret.amqp.errors import AccessRefused, AmqpError, NotFound
 from leveret.broker.accounts import User
 from leveret.broker.broker import Broker
 from leveret.broker.leases import LeaseNote, LeaseRefused
@@ -16,11 +18,13 @@ from leveret.broker.stages import Row, StageName, Terms
 from leveret.broker.streams.stream import Stream
 from leveret.broker.vhost import VirtualHost
 from leveret.flight import actions
-from leveret.flight.tickets import StageDescriptor, pack_ranges, unpack_ranges
-from leveret.server.flight.reading import Reading
+from leveret.flight.tickets import StageDescriptor, pack_ranges
+from leveret.server.flight.reading import Reading, ordered_ranges
 from leveret.storage.errors import StorageError
 from leveret.storage.log import Log
-from leveret.storage.offsets import OffsetSet, Range
+from leveret.storage.offsets import OffsetSet
+
+_AUDITOR: Final = "administrator"
 
 
 class Answers:
@@ -66,7 +70,13 @@ class Answers:
 
     def _do(self, user: User, request: actions.Request) -> actions.Answer:
         match request:
-            case actions.Locate() | actions.Follow() | actions.Advance() | actions.Cover():
+            case (
+                actions.Locate()
+                | actions.Follow()
+                | actions.Advance()
+                | actions.Cover()
+                | actions.RejectRead()
+            ):
                 return self._reading.answer(user, self._vhost(user, request.vhost), request)
             case actions.Open():
                 leases = self._consumed(user, request.vhost, request.queue).queries()
@@ -81,7 +91,7 @@ class Answers:
                 return actions.Planned(queue.log.id, [_portion(lease) for lease in found if lease.ranges])
             case actions.Reject():
                 leases = self._consumed(user, request.vhost, request.queue).queries()
-                leases.reject(request.query, _ranges(request.ranges))
+                leases.reject(request.query, ordered_ranges(request.ranges))
                 return actions.Done()
             case actions.Release():
                 self._consumed(user, request.vhost, request.queue).queries().release(request.query)
@@ -92,6 +102,8 @@ class Answers:
                 batches = self._vhost(user, request.vhost).batches()
                 shown = batches.commit(request.query, request.batch, request.stages)
                 return actions.Committed(shown or 0, shown is None)
+            case actions.TakePicture() | actions.DropPicture():
+                raise AssertionError("the process that has the files does this")
             case actions.Abort():
                 self._vhost(user, request.vhost).batches().abort(request.query, request.batch, request.stages)
                 return actions.Done()
@@ -121,6 +133,12 @@ class Answers:
         return actions.Planned(queue.log.id, [portion])
 
     # who may do what
+
+    def check_auditor(self, name: str) -> None:
+        """An audit sees everything: it is for administrators."""
+        user = self._user(name)
+        if _AUDITOR not in user.tags:
+            raise AccessRefused(f"an audit is for users with the tag '{_AUDITOR}', and '{name}' has it not")
 
     def _user(self, name: str) -> User:
         user = self._broker.accounts.users.get(name)
@@ -165,10 +183,3 @@ def refused(error: AmqpError | StorageError) -> actions.Refused:
 
 def _portion(lease: LeaseNote) -> actions.Portion:
     return actions.Portion(pack_ranges(lease.ranges), lease.messages, lease.redelivered_below, lease.counts)
-
-
-def _ranges(data: bytes) -> list[Range]:
-    try:
-        return list(OffsetSet(unpack_ranges(data)).ranges())
-    except ValueError:
-        raise PreconditionFailed("the ranges of offsets make no sense") from None

@@ -13,8 +13,9 @@ import logging
 import pickle
 import socket
 import sys
+from collections.abc import Coroutine
 from dataclasses import asdict, dataclass
-from typing import Final
+from typing import Any, Final
 
 from leveret.amqp.errors import AmqpError
 from leveret.broker.accounts import GUEST
@@ -174,9 +175,14 @@ class FlightEndpoint:
                 answer = self._answers.stage(question.user, descriptor, question.rows)
                 self._reply(number, answer, writer, durable=not question.rows)
             case wire.View():
-                task = asyncio.create_task(self._view(number, question, writer))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                self._begin(self._view(number, question, writer))
+            case wire.Checkpoint():
+                self._begin(self._checkpoint(number, question, writer))
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _reply(
         self, number: int, answer: actions.Answer, writer: asyncio.StreamWriter, *, durable: bool
@@ -195,6 +201,17 @@ class FlightEndpoint:
             store = self._broker.store
             await asyncio.get_running_loop().run_in_executor(None, store.flush, found)
             reply: wire.Reply = wire.Viewed(pickle.dumps(found.view()))
+        except (AmqpError, StorageError) as error:
+            reply = wire.Answered(actions.encode(refused(error)))
+        writer.write(wire.frame(number, reply))
+
+    async def _checkpoint(self, number: int, question: wire.Checkpoint, writer: asyncio.StreamWriter) -> None:
+        try:
+            self._answers.check_auditor(question.user)
+            self._broker.flush()
+            taken_us = self._broker.now_us()
+            await asyncio.get_running_loop().run_in_executor(None, self._broker.store.checkpoint)
+            reply: wire.Reply = wire.Checkpointed(taken_us, self._turns.round_trips_us())
         except (AmqpError, StorageError) as error:
             reply = wire.Answered(actions.encode(refused(error)))
         writer.write(wire.frame(number, reply))

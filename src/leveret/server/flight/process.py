@@ -34,8 +34,10 @@ from pyarrow import flight
 
 from leveret.flight import actions, schemas, tickets
 from leveret.server.flight import wire
+from leveret.server.flight.pictures import Pictures
+from leveret.storage import events
 from leveret.storage.arrow import LogReader
-from leveret.storage.errors import OffsetOutOfRange
+from leveret.storage.errors import Damage, OffsetOutOfRange, StorageError
 from leveret.storage.files import OsFiles
 from leveret.storage.view import LogView, SegmentGone
 
@@ -130,6 +132,7 @@ class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
         )
         self._directory = settings["directory"]
         self._line = line
+        self._pictures = Pictures(self._directory)
         self._logins: dict[tuple[str, bytes], float] = {}
 
     def do_action(self, context: Any, action: Any) -> list[bytes]:
@@ -137,10 +140,27 @@ class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
         if action.type != actions.ACTION:
             raise flight.FlightServerError(f"there is no action '{action.type}', only '{actions.ACTION}'")
         request = action.body.to_pybytes()
-        _read(actions.decode_request, request)
+        asked = _read(actions.decode_request, request)
+        if isinstance(asked, actions.TakePicture | actions.DropPicture):
+            return [actions.encode(self._picture(user, asked))]
         reply = self._line.ask(wire.Ask(user, request))
         assert isinstance(reply, wire.Answered)
         return [reply.answer]
+
+    def _picture(self, user: str, asked: actions.TakePicture | actions.DropPicture) -> actions.Answer:
+        if isinstance(asked, actions.DropPicture):  # who knows its name may
+            self._pictures.drop(asked.picture)
+            return actions.Done()
+        reply = self._line.ask(wire.Checkpoint(user))
+        if not isinstance(reply, wire.Checkpointed):
+            return _refused(reply)
+        try:
+            name, picture, damage = self._pictures.take()
+        except (StorageError, OSError) as error:
+            return actions.Refused(541, f"no picture of the store can be taken: {error}")
+        return actions.Taken(
+            name, picture.encode(), reply.taken_us, reply.round_trips_us, [str(each) for each in damage]
+        )
 
     def list_actions(self, context: Any) -> list[tuple[str, str]]:
         return [(actions.ACTION, "a request of leveret.flight.actions")]
@@ -150,9 +170,23 @@ class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
     def do_get(self, context: Any, ticket: Any) -> Any:
         user = self._user(context)
         wanted = _read(tickets.decode_ticket, ticket.ticket)
+        if isinstance(wanted, tickets.PieceTicket):
+            return flight.GeneratorStream(events.SCHEMA, self._piece(wanted))
         schema = schemas.read_schema(with_headers=wanted.with_headers)
         view = self._view(user, wanted)
         return flight.GeneratorStream(schema, self._batches(user, wanted, view, schema))
+
+    def _piece(self, wanted: tickets.PieceTicket) -> Iterator[pa.RecordBatch]:
+        picture = self._pictures.named(wanted.picture)
+        if picture is None:
+            hint = "It was dropped, or the broker was started again: begin the audit anew."
+            raise _error(actions.Refused(404, "the picture is not there any more", hint, "gone"))
+        found: list[Damage] = []
+        yield from events.rows(
+            picture, events.Piece(wanted.event, wanted.log_id, wanted.segment), found.append
+        )
+        if found:
+            yield events.damaged(found)
 
     def _batches(
         self, user: str, wanted: tickets.ReadTicket, view: LogView, schema: pa.Schema

@@ -20,14 +20,15 @@ from leveret.amqp.errors import PreconditionFailed
 from leveret.broker.accounts import User
 from leveret.broker.groups import topics
 from leveret.broker.groups.group import Group
+from leveret.broker.groups.settings import QUERY
 from leveret.broker.leases import LeaseRefused
 from leveret.broker.streams.positions import Position
 from leveret.broker.streams.stream import Stream
 from leveret.broker.vhost import VirtualHost
 from leveret.flight import actions
-from leveret.flight.tickets import pack_ranges
+from leveret.flight.tickets import pack_ranges, unpack_ranges
 from leveret.server.flight import shares
-from leveret.storage.offsets import Range
+from leveret.storage.offsets import OffsetSet, Range
 
 WEIGHED_MAX: Final = 65_536
 """So many messages at most are in a batch whose bytes are limited: each of them is looked at."""
@@ -60,6 +61,8 @@ class Reading:
                 return self._advance(vhost, streams, request)
             case actions.Cover():
                 return self._cover(vhost, streams, request)
+            case actions.RejectRead():
+                return _reject(vhost, request)
 
     def _follow(
         self, vhost: VirtualHost, streams: Sequence[Stream], request: actions.Follow
@@ -202,6 +205,24 @@ def _settle(group: Group, offsets: Mapping[str, int]) -> None:
         group.partitions[name].settle_below(offset, who=_label(group))
 
 
+def _reject(vhost: VirtualHost, request: actions.RejectRead) -> actions.Done:
+    """A query that is not there, or has settled them, has nothing to reject: then nothing is done."""
+    group = _find(vhost, request)
+    if group is not None and group.settings.mode == QUERY:
+        chosen = {name: ordered_ranges(data) for name, data in request.ranges.items()}
+        for name in chosen.keys() & group.partitions.keys():
+            group.partitions[name].reject_read(chosen[name], who=_label(group))
+    return actions.Done()
+
+
+def ordered_ranges(data: bytes) -> list[Range]:
+    """Those of a request, as the store takes them."""
+    try:
+        return list(OffsetSet(unpack_ranges(data)).ranges())
+    except ValueError:
+        raise PreconditionFailed("the ranges of offsets make no sense") from None
+
+
 def _visible(stream: Stream, start: int, stop: int) -> list[Range]:
     return stream.visible(start, stop) if start < stop else []
 
@@ -211,7 +232,9 @@ def gone_below(stream: Stream) -> int:
     return stream.progress.retired_below
 
 
-def _find(vhost: VirtualHost, request: actions.Follow | actions.Advance | actions.Cover) -> Group | None:
+def _find(
+    vhost: VirtualHost, request: actions.Follow | actions.Advance | actions.Cover | actions.RejectRead
+) -> Group | None:
     """The group of a query; None if there is none."""
     name = (request.subject, request.query)
     return next((group for group in vhost.groups if (group.subject, group.name) == name), None)

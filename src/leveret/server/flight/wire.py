@@ -64,6 +64,19 @@ class Stage(_Message, frozen=True):
     rows: list[tuple[bytes, bytes, bytes, bytes]]
 
 
+class Checkpoint(_Message, frozen=True):
+    """Everything that is in memory is to be written, for one who may see all of it."""
+
+    user: str
+
+
+class Checkpointed(_Message, frozen=True):
+    """As of when; and how far away clients are, by the names of their connections."""
+
+    taken_us: int
+    round_trips_us: dict[str, int]
+
+
 class LoggedIn(_Message, frozen=True):
     welcome: bool
 
@@ -79,8 +92,8 @@ class Viewed(_Message, frozen=True):
     """A pickled `LogView`."""
 
 
-Question = Ready | Failed | Login | Ask | View | Stage
-Reply = LoggedIn | Answered | Viewed
+Question = Ready | Failed | Login | Ask | View | Stage | Checkpoint
+Reply = LoggedIn | Answered | Viewed | Checkpointed
 
 _encoder = msgspec.msgpack.Encoder()
 _questions: msgspec.msgpack.Decoder[tuple[int, Question]] = msgspec.msgpack.Decoder(tuple[int, Question])

@@ -8,5 +8,6 @@ what a file may say, `checks` what it must hold; `running` is the query that it 
 
 from leveret.spark.pipelines.errors import BadPipeline, TooManyRejects
 from leveret.spark.pipelines.pipeline import Pipeline, Tried
+from leveret.spark.pipelines.tables import read as read_table
 
-__all__ = ["BadPipeline", "Pipeline", "TooManyRejects", "Tried"]
+__all__ = ["BadPipeline", "Pipeline", "TooManyRejects", "Tried", "read_table"]

@@ -6,21 +6,23 @@ needs. The first problem is the one that is told.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from leveret.spark import values
 from leveret.spark.errors import BadOption
 from leveret.spark.options import SinkOptions, SourceOptions
-from leveret.spark.pipelines import sql
+from leveret.spark.pipelines import sql, timechecks
 from leveret.spark.pipelines.declaration import INPUT, Declaration, Sink
+from leveret.spark.pipelines.declaration import MESSAGE as MESSAGE
 from leveret.spark.pipelines.lines import Key
 
 FILES: Final = frozenset(("parquet", "csv", "json", "orc", "text"))
 """Formats that are written as a directory for each batch."""
+_PART: Final = r'(?:"(?:[^"]|"")+"|`[^`]+`|\[[^\]]+\]|[^\s."`()\[\]]+)'
+TABLE_NAME: Final = re.compile(rf"((?:{_PART}\.)*){_PART}")
+"""Of a database, with or without quotes; first the schema that it is in, if it says so, with its dot."""
 _OF_BROKER: Final = ("url", "user", "password", "tlsCaFile", "flightUrl", "brokerTimeout")
-MESSAGE: Final = "_message"
-"""The column that says which message a row comes from, and what else is known of it."""
 HIDDEN: Final = "_"
 """How columns begin that do not come from a body."""
 
@@ -33,7 +35,7 @@ def check(declared: Declaration) -> None:
     _check_steps(declared)
     _check_functions(declared)
     _check_expectations(declared)
-    _check_times(declared)
+    timechecks.check(declared)
     _check_rejects(declared)
     for index, sink in enumerate(declared.sinks):
         _check_sink(declared, sink, ("sinks", index))
@@ -187,15 +189,6 @@ def _keeping_the_message(declared: Declaration) -> set[str]:
     return keeping
 
 
-def _check_times(declared: Declaration) -> None:
-    every = declared.trigger.every
-    try:
-        if every is not None:
-            values.duration(every)
-    except ValueError as error:
-        raise declared.wrong(("trigger", "every"), f"{every!r} {error}") from None
-
-
 def _check_rejects(declared: Declaration) -> None:
     rejects = declared.rejects
     if not rejects.exchange and not rejects.routing_key:
@@ -211,11 +204,24 @@ def _check_sink(declared: Declaration, sink: Sink, key: Key) -> None:
     if sink.format == "leveret":
         _check_leveret(declared, sink, key)
     if sink.format == "jdbc":
-        for name in ("url", "dbtable"):
-            if name not in sink.options:
-                raise declared.wrong((*key, "options", name), "is missing")
+        _check_jdbc(declared, sink, key)
     if sink.mode == "overwrite" and sink.format in FILES:
         hint = "append: a batch that runs again overwrites what it wrote, and nothing else"
+        raise declared.wrong((*key, "mode"), "'overwrite' would leave the last batch alone", hint=hint)
+
+
+def _check_jdbc(declared: Declaration, sink: Sink, key: Key) -> None:
+    for name in ("url", "dbtable"):
+        if name not in sink.options:
+            raise declared.wrong((*key, "options", name), "is missing")
+    if not TABLE_NAME.fullmatch(str(sink.options["dbtable"])):
+        hint = "orders, sales.orders, or with quotes as the database has them"
+        raise declared.wrong((*key, "options", "dbtable"), "is not the name of a table", hint=hint)
+    if sink.partition_by:
+        hint = "say it to the database, where Spark makes the table: options = { createTableOptions = '...' }"
+        raise declared.wrong((*key, "partition_by"), "is for files", hint=hint)
+    if sink.mode == "overwrite":
+        hint = "append: a batch that runs again is in the table once"
         raise declared.wrong((*key, "mode"), "'overwrite' would leave the last batch alone", hint=hint)
 
 

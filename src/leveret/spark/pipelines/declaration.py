@@ -35,7 +35,28 @@ Settings = dict[str, str | int | float | bool]
 
 INPUT: Final = "input"
 """The parsed rows, as SQL knows them."""
-_VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+MESSAGE: Final = "_message"
+"""The column that says which message a row comes from, and what else is known of it."""
+OF_MESSAGE: Final = (
+    "queue",
+    "partition",
+    "offset",
+    "exchange",
+    "routing_key",
+    "enqueued_at",
+    "priority",
+    "redelivered",
+    "delivery_count",
+    "message_id",
+    "correlation_id",
+    "content_type",
+    "timestamp",
+    "headers",
+    "properties",
+)
+"""What is in that column."""
+_VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+"""`${NAME}`, or `${NAME:-what it is if that is not set}`."""
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -91,6 +112,35 @@ class Expectation(Table, frozen=True, kw_only=True):
     """What to name in the rejection; without it, the first column of the condition."""
     reason: Text | None = None
     """What the rejection says; without it, the condition."""
+
+
+class Watermark(Table, frozen=True, kw_only=True):
+    """`[watermark]`: how far a row's time may be behind the latest one; what is later is rejected."""
+
+    column: Text
+    """A time of the parsed row: `at`, `order.placed_at`, `_message.timestamp`."""
+    delay: Text
+    max_ahead: Text | None = None
+    """A row is rejected whose time is further ahead of when its message came: a clock that is wrong."""
+
+
+class Dedup(Table, frozen=True, kw_only=True):
+    """`[dedup]`: rows with the same key are one; the first is taken."""
+
+    columns: Annotated[list[Text], msgspec.Meta(min_length=1)]
+    within: Text
+    """How long a key is remembered after it was last seen: by the watermark's time, or else the broker's."""
+    duplicates: Literal["drop", "reject"] = "drop"
+
+
+class Windows(Table, frozen=True, kw_only=True):
+    """`[windows]`: rows wait until all of their window are there; either of a length, or sessions."""
+
+    length: Text | None = None
+    gap: Text | None = None
+    """A session has ended when nothing came for so long."""
+    by: list[Text] = []
+    """Whose sessions: `["user"]`."""
 
 
 class Rejects(Table, frozen=True, kw_only=True):
@@ -158,6 +208,9 @@ class Declaration:
     sinks: tuple[Sink, ...]
     trigger: Trigger
     spark: Spark
+    watermark: Watermark | None = None
+    dedup: Dedup | None = None
+    windows: Windows | None = None
     functions: tuple[FunctionStep, ...] = ()
 
     def wrong(self, key: Key, problem: str, *, hint: str = "") -> BadPipeline:
@@ -187,6 +240,8 @@ _TABLES: Final[dict[str, type[Table]]] = {
     "trigger": Trigger,
     "spark": Spark,
 }
+_OPTIONAL: Final[dict[str, type[Table]]] = {"watermark": Watermark, "dedup": Dedup, "windows": Windows}
+"""Those that are not there do nothing, and have no values of their own."""
 _ARRAYS: Final[dict[str, type[Table]]] = {
     "tables": Static,
     "steps": Step,
@@ -235,13 +290,16 @@ class _Reading:
         self._environment = environment
 
     def declaration(self, data: dict[str, Any]) -> Declaration:
-        known = {"name", "checkpoint", *_TABLES, *_ARRAYS}
+        known = {"name", "checkpoint", *_TABLES, *_OPTIONAL, *_ARRAYS}
         for key in data:
             if key not in known:
                 raise self._unknown((), key, known)
         top = self._table((), {key: data[key] for key in ("name", "checkpoint") if key in data}, _Top)
         tables: dict[str, Any] = {
             name: self._table((name,), data.get(name, {}), kind) for name, kind in _TABLES.items()
+        }
+        tables |= {
+            name: self._table((name,), data[name], kind) for name, kind in _OPTIONAL.items() if name in data
         }
         arrays: dict[str, Any] = {name: self._array(data, name, kind) for name, kind in _ARRAYS.items()}
         return Declaration(
@@ -288,11 +346,11 @@ class _Reading:
             return [self._filled_in((*key, index), each) for index, each in enumerate(value)]
         if not isinstance(value, str):
             return value
-        for name in _VARIABLE.findall(value):
-            if name not in self._environment:
+        for name, otherwise in ((found[1], found[2]) for found in _VARIABLE.finditer(value)):
+            if name not in self._environment and otherwise is None:
                 hint = f"export {name}=..., or write the value into the file"
                 raise self._wrong(key, f"needs the environment variable {name}, which is not set", hint=hint)
-        return _VARIABLE.sub(lambda found: self._environment[found[1]], value)
+        return _VARIABLE.sub(lambda found: self._environment.get(found[1], found[2]), value)
 
     def _invalid(self, key: Key, error: msgspec.ValidationError) -> BadPipeline:
         """`Expected `str`, got `int` - at `$.queue`` in our words."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from leveret.spark.options import SourceOptions
 from leveret.spark.pipelines import sql
 from leveret.spark.pipelines.checks import source_options
-from leveret.spark.pipelines.declaration import INPUT, Declaration
+from leveret.spark.pipelines.declaration import INPUT, MESSAGE, Declaration
 from leveret.spark.pipelines.sinks import promise
 
 
@@ -14,6 +14,7 @@ def explain(declared: Declaration) -> list[tuple[str, list[str]]]:
     return [
         ("source", _source(declared)),
         ("parse", _parse(declared)),
+        *_time(declared),
         ("steps", _steps(declared)),
         ("rejects", _rejects(declared)),
         ("sinks", [f"{sink.name}: {_sink(declared, index)}" for index, sink in enumerate(declared.sinks)]),
@@ -40,6 +41,58 @@ def _parse(declared: Declaration) -> list[str]:
     columns = sql.schema_of(parse.schema)
     found = [f"{each.name} {each.type}{' (required)' if each.required else ''}" for each in columns]
     return [f"bodies are {parse.format.upper()}: {', '.join(found)}"]
+
+
+def _time(declared: Declaration) -> list[tuple[str, list[str]]]:
+    """Only what is declared of it."""
+    found = [
+        ("watermark", _watermark(declared)),
+        ("dedup", _dedup(declared)),
+        ("windows", _windows(declared)),
+    ]
+    return [(heading, lines) for heading, lines in found if lines]
+
+
+def _watermark(declared: Declaration) -> list[str]:
+    mark = declared.watermark
+    if mark is None:
+        return []
+    found = [
+        f"is {mark.delay} before the latest {mark.column} so far; it never goes back",
+        f"rows whose {mark.column} is before the watermark that the last batch left are late, and rejected",
+        "rows without a time are rejected",
+    ]
+    if mark.max_ahead is not None:
+        found.append(f"rows whose time is more than {mark.max_ahead} after their message came are rejected")
+    return found
+
+
+def _dedup(declared: Declaration) -> list[str]:
+    dedup = declared.dedup
+    if dedup is None:
+        return []
+    by = f"{declared.watermark.column}" if declared.watermark else f"{MESSAGE}.enqueued_at"
+    keys = ", ".join(dedup.columns)
+    done = "dropped, and counted" if dedup.duplicates == "drop" else "rejected"
+    return [
+        f"of rows with the same {keys} the first is taken, the others are {done}",
+        f"a key is remembered until {dedup.within} after it was last seen, by {by}",
+        "rows that are rejected are not remembered, and rows without a key are rejected",
+    ]
+
+
+def _windows(declared: Declaration) -> list[str]:
+    windows = declared.windows
+    if windows is None:
+        return []
+    kind = f"of {windows.length}, from 1970 on in UTC"
+    if windows.gap is not None:
+        kind = f"are sessions of {', '.join(windows.by)}: they end when nothing came for {windows.gap}"
+    return [
+        kind,
+        f"rows wait in the checkpoint until the watermark is at the end of their window; then {INPUT} has it",
+        "messages are settled while their rows wait; the end of a run closes no window",
+    ]
 
 
 def _steps(declared: Declaration) -> list[str]:

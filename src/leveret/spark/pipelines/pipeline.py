@@ -15,7 +15,7 @@ A function gets the rows of one step and gives those of another; sinks name it a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,10 @@ from leveret.spark.columns import schema_of
 from leveret.spark.options import SourceOptions
 from leveret.spark.pipelines import checks, declaration, explaining, rejects, running
 from leveret.spark.pipelines import rows as parsing
+from leveret.spark.pipelines.batches import Batches
 from leveret.spark.pipelines.declaration import Declaration, FunctionStep
+from leveret.spark.pipelines.memory import Known
+from leveret.spark.pipelines.timing import Timing
 
 _Function = Callable[[DataFrame], DataFrame]
 
@@ -39,6 +42,10 @@ class Tried:
     """The rows of `input` and of each step."""
     rejected: list[Row]
     """As messages: `body`, and `headers` with the reasons."""
+    duplicates: list[Row] = field(default_factory=list)
+    """Those that were dropped."""
+    waiting: list[Row] = field(default_factory=list)
+    """Rows in windows that are not over."""
 
 
 class Pipeline:
@@ -76,18 +83,26 @@ class Pipeline:
         return running.run(self.declared, once=once)
 
     def try_out(self, spark: SparkSession, bodies: Iterable[bytes | str]) -> Tried:
-        """What each step makes of these bodies, and what is rejected. Nothing is written, nobody is asked."""
+        """What each step makes of these bodies, and what is rejected. Nothing is written, nobody is asked.
+
+        They are one batch, the first: nothing was before it, so nothing is late.
+        """
         self.validate()
         if self.declared.parse.schema is None and self.declared.parse.format != "text":
             raise self.declared.wrong(
                 ("parse", "schema"), "is missing", hint="it is inferred at the first run"
             )
-        batches = running.Batches(self.declared)
-        messages = _messages(spark, self.declared, bodies)
-        rows = batches.judged(messages)
-        results = batches.results(parsing.good(rows))
-        bad = rejects.messages(parsing.bad(rows), self.declared, 0)
-        return Tried({name: each.collect() for name, each in results.items()}, bad.collect())
+        batches = Batches(self.declared)
+        found = batches.divided(_messages(spark, self.declared, bodies), Known(), keep=lambda rows: rows)
+        results = batches.results(parsing.good(found.ready))
+        bad = rejects.messages(found.bad, self.declared, 0)
+        again = Timing(self.declared).dropped(found.rows)
+        return Tried(
+            {name: each.collect() for name, each in results.items()},
+            bad.collect(),
+            [] if again is None else again.collect(),
+            [] if found.waiting is None else found.waiting.drop(parsing.BODY).collect(),
+        )
 
 
 def _messages(spark: SparkSession, declared: Declaration, bodies: Iterable[bytes | str]) -> DataFrame:

@@ -12,20 +12,31 @@ published once per batch where the broker is Leveret.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from leveret.flight.actions import Done, Reject
+from leveret.client.message import PRODUCER, REPUBLISHED, SEQ
+from leveret.client.redrive import REJECT
+from leveret.flight.actions import Done, Reject, RejectRead
 from leveret.flight.tickets import pack_ranges
 from leveret.spark.calls import Calls
 from leveret.spark.endpoint import find
 from leveret.spark.options import SourceOptions
 from leveret.spark.pipelines import rows as parsing
+from leveret.spark.pipelines import verdicts
 from leveret.spark.pipelines.checks import MESSAGE, broker_options, source_options
 from leveret.spark.pipelines.declaration import Declaration
 from leveret.spark.pipelines.errors import TooManyRejects
 from leveret.spark.pipelines.sinks import identity
+from leveret.spark.topics import subject
+
+_OF_ONE_PUBLISH: Final = (PRODUCER, SEQ, REPUBLISHED)
+"""Headers by which a queue that deduplicates knows the original."""
+_KEPT: Final = ("message_id", "correlation_id", "content_type", "timestamp", "priority")
+_KEPT_PROPERTIES: Final = ("content_encoding", "reply_to", "type", "app_id")
+"""Not the expiration: rejects stay until somebody takes them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,49 +69,72 @@ def check(declared: Declaration, counts: Counts, rejected: int) -> None:
 
 
 def publish(bad: DataFrame, declared: Declaration, batch: int) -> None:
-    """Confirmed when this returns."""
-    options = {
-        **broker_options(declared),
-        "exchange": declared.rejects.exchange,
-        "routingKey": declared.rejects.routing_key,
-        **identity(declared.name, "rejects", batch),
-    }
-    messages(bad, declared, batch).write.format("leveret").mode("append").options(**options).save()
+    """Confirmed when this returns. Which ones they are is written down before."""
+    here = [tuple(row) for row in bad.select(*(f"{MESSAGE}.{name}" for name in parsing.IDENTITY)).collect()]
+    known = verdicts.read(declared, batch)
+    verdict = known.with_more(here)
+    if verdict is not known:
+        verdicts.write(declared, verdict)
+    for number, found in enumerate(verdict.rounds):
+        chosen = bad if len(verdict.rounds) == 1 else _only(bad, found)
+        options = {
+            **broker_options(declared),
+            "exchange": declared.rejects.exchange,
+            "routingKey": declared.rejects.routing_key,
+            **identity(declared, f"rejects.{number}" if number else "rejects", batch),
+        }
+        messages(chosen, declared, batch).write.format("leveret").mode("append").options(**options).save()
 
 
-def settle(bad: DataFrame, declared: Declaration) -> None:
-    """What was published is settled as rejected; elsewhere than in a queue of Leveret it counts as done."""
-    queue = declared.source.queue
-    if queue is None:
+def settle(declared: Declaration, batch: int) -> None:
+    """What was published is settled as rejected: in the queue's lease, or in the group of a stream or topic.
+
+    Elsewhere than on Leveret it counts as done, with the others of its batch.
+    """
+    options = SourceOptions.parse(source_options(declared))
+    endpoint = find(options)
+    if not endpoint.is_leveret or options.cursor is None:
         return
-    endpoint = find(SourceOptions.parse(source_options(declared)))
-    if not endpoint.is_leveret:
-        return
-    offsets = sorted(row.offset for row in bad.select(f"{MESSAGE}.offset").collect())
-    ranges = pack_ranges((offset, offset + 1) for offset in offsets)
+    found: dict[str, list[tuple[int, int]]] = {}
+    for each in verdicts.read(declared, batch).rounds:
+        for part in each:
+            found.setdefault(part.queue, []).extend(part.ranges)
+    ranges = {queue: pack_ranges(sorted(each)) for queue, each in found.items()}
     with Calls(endpoint) as calls:
-        calls.ask(Reject(endpoint.options.vhost, queue, declared.name, ranges), Done)
+        if options.queue is None:
+            calls.ask(RejectRead(*subject(options), query=options.cursor, ranges=ranges), Done)
+        else:
+            for queue, offsets in ranges.items():
+                calls.ask(Reject(options.vhost, queue, options.cursor, offsets), Done)
+
+
+def _only(bad: DataFrame, found: verdicts.Round) -> DataFrame:
+    """Those of one round: a message that is settled by now is not among them."""
+    chosen = verdicts.frame_of(bad.sparkSession, found)
+    same = [bad[MESSAGE][name] == chosen[name] for name in parsing.IDENTITY]
+    return bad.join(chosen, on=same, how="leftsemi")
 
 
 def messages(bad: DataFrame, declared: Declaration, batch: int) -> DataFrame:
     """Rejected rows as messages."""
     reject, message = F.col(parsing.REJECT), F.col(MESSAGE)
     said = {
-        "x-reject-reason": reject["reason"],
-        "x-reject-step": reject["step"],
-        "x-reject-column": F.coalesce(reject["column"], parsing.unfit_column(declared.parse)),
-        "x-reject-pipeline": F.lit(declared.name),
-        "x-reject-batch": F.lit(str(batch)),
-        "x-reject-queue": message["queue"],
-        "x-reject-partition": message["partition"].cast("string"),
-        "x-reject-offset": message["offset"].cast("string"),
+        f"{REJECT}reason": reject["reason"],
+        f"{REJECT}step": reject["step"],
+        f"{REJECT}column": F.coalesce(reject["column"], parsing.unfit_column(declared.parse)),
+        f"{REJECT}pipeline": F.lit(declared.name),
+        f"{REJECT}batch": F.lit(str(batch)),
+        f"{REJECT}queue": message["queue"],
+        f"{REJECT}partition": message["partition"].cast("string"),
+        f"{REJECT}offset": message["offset"].cast("string"),
     }
     pairs = [part for name, value in said.items() for part in (F.lit(name), value)]
     marks = F.map_filter(F.create_map(*pairs), lambda _, value: value.isNotNull())
     before = F.coalesce(message["headers"], F.create_map().cast("map<string,string>"))
-    kept = F.map_filter(before, lambda name, _: ~name.startswith("x-reject-"))
+    kept = F.map_filter(before, lambda name, _: ~(name.startswith(REJECT) | name.isin(*_OF_ONE_PUBLISH)))
     return bad.select(
         F.col(parsing.BODY).alias("body"),
-        *(message[name].alias(name) for name in ("message_id", "correlation_id", "content_type")),
+        *(message[name].alias(name) for name in _KEPT),
+        F.map_filter(message["properties"], lambda name, _: name.isin(*_KEPT_PROPERTIES)).alias("properties"),
         F.map_concat(kept, marks).alias("headers"),
     )

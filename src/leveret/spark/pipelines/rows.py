@@ -14,27 +14,13 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (everybody's name for it)
 
 from leveret.spark.pipelines import sql
-from leveret.spark.pipelines.checks import MESSAGE, as_options
-from leveret.spark.pipelines.declaration import INPUT, Expectation, Parse
+from leveret.spark.pipelines.checks import as_options
+from leveret.spark.pipelines.declaration import INPUT, MESSAGE, OF_MESSAGE, Expectation, Parse
 
 REJECT: Final = "_reject"
 """Null, or step, column and reason."""
 BODY: Final = "_body"
 IDENTITY: Final = ("queue", "partition", "offset")
-_OF_MESSAGE: Final = (
-    *IDENTITY,
-    "exchange",
-    "routing_key",
-    "enqueued_at",
-    "priority",
-    "redelivered",
-    "delivery_count",
-    "message_id",
-    "correlation_id",
-    "content_type",
-    "timestamp",
-    "headers",
-)
 _PARSED: Final = "_parsed"
 _CORRUPT: Final = "_corrupt"
 _UNFIT: Final = {"json": "is not JSON, or does not fit the schema", "csv": "does not fit the schema"}
@@ -42,11 +28,11 @@ _UNFIT: Final = {"json": "is not JSON, or does not fit the schema", "csv": "does
 
 def parsed(messages: DataFrame, parse: Parse) -> DataFrame:
     """The rows of messages, with `_reject` where a body does not parse."""
-    message = F.struct(*_OF_MESSAGE).alias(MESSAGE)
+    message = F.struct(*OF_MESSAGE).alias(MESSAGE)
     body = F.col("body").alias(BODY)
     text = F.col("body").cast("string")
     if parse.format == "text":
-        reject = F.when(~F.is_valid_utf8(text), _reason("parse", None, "is not UTF-8"))
+        reject = F.when(~F.is_valid_utf8(text), reason("parse", None, "is not UTF-8"))
         return messages.select(text.alias("text"), message, body, reject.alias(REJECT))
     assert parse.schema is not None
     reader = F.from_json if parse.format == "json" else F.from_csv
@@ -55,20 +41,19 @@ def parsed(messages: DataFrame, parse: Parse) -> DataFrame:
     rows = messages.select(value.alias(_PARSED), message, body)
     fields = {column: F.col(f"{_PARSED}.`{column.name}`") for column in sql.schema_of(parse.schema)}
     unfit = F.col(_PARSED).isNull() | F.col(f"{_PARSED}.{_CORRUPT}").isNotNull()
-    reject = F.when(unfit, _reason("parse", None, _UNFIT[parse.format]))
+    reject = F.when(unfit, reason("parse", None, _UNFIT[parse.format]))
     for column, field in fields.items():
         if column.required:
-            reject = reject.when(field.isNull(), _reason("parse", column.name, "is null or missing"))
-    named = [field.alias(column.name) for column, field in fields.items()]
-    return rows.select(*named, MESSAGE, BODY, reject.alias(REJECT))
+            reject = reject.when(field.isNull(), reason("parse", column.name, "is null or missing"))
+    columns = [field.alias(column.name) for column, field in fields.items()]
+    return rows.select(*columns, MESSAGE, BODY, reject.alias(REJECT))
 
 
 def expected(rows: DataFrame, expectations: Sequence[Expectation]) -> DataFrame:
     """With `_reject` also where one of these is not true; what was wrong before stays so."""
     if not expectations:
         return rows
-    reason = F.coalesce(F.col(REJECT), _first_failed(expectations))
-    return rows.withColumn(REJECT, reason)
+    return rejected(rows, _first_failed(expectations))
 
 
 def failed(step: DataFrame, expectations: Sequence[Expectation]) -> DataFrame:
@@ -115,11 +100,23 @@ def _first_failed(expectations: Sequence[Expectation]) -> Column:
     reasons = []
     for each in expectations:
         column = each.column or sql.columns_of(each.that)[0]
-        reason = _reason(each.step, column, each.reason or f"does not hold: {each.that}")
-        reasons.append(F.when(~F.coalesce(F.expr(each.that), F.lit(False)), reason))
+        said = reason(each.step, column, each.reason or f"does not hold: {each.that}")
+        reasons.append(F.when(~F.coalesce(F.expr(each.that), F.lit(False)), said))
     return F.coalesce(*reasons)
 
 
-def _reason(step: str, column: str | None, reason: str) -> Column:
-    named = F.lit(column).cast("string")
-    return F.struct(F.lit(step).alias("step"), named.alias("column"), F.lit(reason).alias("reason"))
+def rejected(rows: DataFrame, *reasons: Column) -> DataFrame:
+    """With `_reject` also where one of these says why; what was wrong before stays so."""
+    return rows.withColumn(REJECT, F.coalesce(F.col(REJECT), *reasons))
+
+
+def reason(step: str, column: str | None, why: str | Column) -> Column:
+    """As it stands in `_reject`."""
+    which = F.lit(column).cast("string")
+    said = F.lit(why) if isinstance(why, str) else why
+    return F.struct(F.lit(step).alias("step"), which.alias("column"), said.alias("reason"))
+
+
+def named(column: str) -> Column:
+    """A column as a file names it: `at`, `order.placed_at`, `_message.timestamp`."""
+    return F.col(".".join(f"`{part}`" for part in column.split(".")))

@@ -18,6 +18,62 @@ _DIALECT: Final = "spark"
 _WINDOW: Final = re.compile(r"\bwindow\s*\(", re.IGNORECASE)
 """Spark's function of that name, which the parser takes for the beginning of a WINDOW clause."""
 
+_AMONG_ROWS: Final = (
+    exp.AggFunc,
+    exp.CTE,
+    exp.Cluster,
+    exp.Distinct,
+    exp.Distribute,
+    exp.Fetch,
+    exp.Group,
+    exp.Having,
+    exp.Hint,
+    exp.Join,
+    exp.Limit,
+    exp.Offset,
+    exp.Order,
+    exp.SetOperation,
+    exp.Subquery,
+    exp.TableSample,
+    exp.Window,
+)
+"""What brings rows together, or leaves some of a table unread."""
+_REPEATABLE: Final = frozenset(
+    (
+        exp.Abs,
+        exp.And,
+        exp.ArrayContains,
+        exp.ArraySize,
+        exp.Case,
+        exp.Cast,
+        exp.Ceil,
+        exp.Coalesce,
+        exp.Concat,
+        exp.Contains,
+        exp.EndsWith,
+        exp.Floor,
+        exp.Greatest,
+        exp.If,
+        exp.IsNan,
+        exp.Least,
+        exp.Length,
+        exp.Lower,
+        exp.Or,
+        exp.RegexpLike,
+        exp.Round,
+        exp.StartsWith,
+        exp.Substring,
+        exp.Trim,
+        exp.TryCast,
+        exp.TsOrDsToDate,
+        exp.Upper,
+        exp.Year,
+    )
+)
+"""Functions that know neither the clock nor chance; of others that is not known here."""
+_OF_THE_CLOCK: Final = frozenset(("now", "today", "tomorrow", "yesterday", "localtimestamp"))
+"""Words that Spark makes a time of, without a call: `timestamp 'now'`."""
+
 
 class Unparsed(ValueError):
     """`.line` is counted within the text."""
@@ -51,6 +107,21 @@ def names_of(query: str) -> tuple[bool, list[str]]:
     tree = _parsed(query)
     assert isinstance(tree, exp.Query), "it was looked at with tables_of before"
     return bool(tree.is_star), tree.named_selects
+
+
+def goes_row_by_row(query: str) -> bool:
+    """Whether it reads one table, once and whole, and makes of each row what it makes, without the others."""
+    tree = _parsed(query)
+    tables = list(tree.find_all(exp.Table))
+    return len(tables) == 1 and tree.find(*_AMONG_ROWS) is None
+
+
+def is_repeatable(condition: str) -> bool:
+    """Whether it is known to be true of the same rows whenever it is looked at."""
+    tree = _parsed(condition)
+    words = {word.name.lower() for word in tree.find_all(exp.Literal, exp.Identifier)}
+    functions = {type(function) for function in tree.find_all(exp.Func)}
+    return functions <= _REPEATABLE and not words & _OF_THE_CLOCK
 
 
 def columns_of(condition: str) -> list[str]:

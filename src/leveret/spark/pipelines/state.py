@@ -3,6 +3,8 @@
     <checkpoint>/pipeline.json    the name and the source that it belongs to
     <checkpoint>/schema.json      the schema that was inferred, where the file has none
     <checkpoint>/status.json      for `leveret pipeline status`, from another terminal or another machine
+    <checkpoint>/rejected.json    what was rejected of the last batch that had rejects: see `verdicts`
+    <checkpoint>/state/           what is remembered from batch to batch: see `memory`
     <checkpoint>/query/           Spark's own
 
 Each file is written as a whole, and is there or not.
@@ -25,6 +27,7 @@ from leveret.spark.place import Place
 _OWNER = "pipeline.json"
 _STATUS = "status.json"
 _SCHEMA = "schema.json"
+_METADATA = "query/metadata"
 
 
 class Owner(msgspec.Struct, frozen=True):
@@ -48,6 +51,10 @@ class Status(msgspec.Struct, frozen=True):
     batches: int = 0
     messages: int = 0
     rejected: int = 0
+    duplicates: int = 0
+    """That were dropped."""
+    in_windows: int = 0
+    """Rows that wait until their windows are over; their messages are settled."""
     rows_per_s: float = 0.0
     batch_s: float = 0.0
     """What the last batch took."""
@@ -79,7 +86,7 @@ class State:
 
     def __init__(self, declared: Declaration) -> None:
         self._declared = declared
-        self._place = Place.at(declared.checkpoint, "", option="checkpoint", noun="the checkpoint")
+        self._place = checkpoint_of(declared)
 
     def claim(self) -> None:
         """The checkpoint is this pipeline's; raises if it is another's."""
@@ -110,6 +117,16 @@ class State:
     def read(self) -> Status | None:
         data = self._place.read(_STATUS)
         return None if data is None else msgspec.json.decode(data, type=Status).seen_from_here()
+
+
+def checkpoint_of(declared: Declaration) -> Place:
+    return Place.at(declared.checkpoint, "", option="checkpoint", noun="the checkpoint")
+
+
+def query_id(declared: Declaration) -> str:
+    """Spark's id of the query: with a new checkpoint it is another. Empty where none has begun."""
+    data = checkpoint_of(declared).read(_METADATA)
+    return "" if data is None else str(msgspec.json.decode(data)["id"])
 
 
 def _alive(pid: int) -> bool:

@@ -19,6 +19,16 @@ max_messages = 100000                        # in a batch
 format = "json"                              # or: csv, text
 schema = "id LONG NOT NULL, amount DOUBLE, at TIMESTAMP"
 
+# Times: rows that come late are rejected; of rows with the same key, the first is taken.
+# [watermark]
+# column = "at"
+# delay = "10 minutes"                       # behind the latest `at`
+# [dedup]
+# columns = ["id"]
+# within = "1 hour"                          # so long a key is remembered
+# [windows]                                  # rows wait until theirs is over; see column `_window`
+# length = "1 hour"                          # or sessions: gap = "30 minutes", by = ["customer"]
+
 # SQL over `input`, the parsed rows, and over the steps before. `_message` says which message a row was.
 [[steps]]
 name = "dated"

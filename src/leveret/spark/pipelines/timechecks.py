@@ -1,0 +1,91 @@
+"""What a declaration must hold where it speaks of time: durations, and the columns that are a time or a key.
+
+A part of `checks`, which says when it is called; once more when a schema was inferred that the file does not
+have, since only then it is known which columns there are. No Java is needed.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from leveret.spark import values
+from leveret.spark.pipelines import sql
+from leveret.spark.pipelines.declaration import MESSAGE, OF_MESSAGE, Declaration, Windows
+from leveret.spark.pipelines.lines import Key
+
+_TIMES: Final = ("TIMESTAMP", "DATE", "STRING")
+"""How the types begin that Spark makes a time of: a number could mean seconds, or something else."""
+
+
+def check(declared: Declaration) -> None:
+    """Raises `BadPipeline` for the first problem."""
+    _check_duration(declared, ("trigger", "every"), declared.trigger.every)
+    if declared.watermark is not None:
+        _check_time(declared, declared.watermark.column)
+        _check_duration(declared, ("watermark", "delay"), declared.watermark.delay)
+        _check_duration(declared, ("watermark", "max_ahead"), declared.watermark.max_ahead)
+    if declared.dedup is not None:
+        for column in declared.dedup.columns:
+            _check_column(declared, ("dedup", "columns"), column)
+        _check_duration(declared, ("dedup", "within"), declared.dedup.within)
+    if declared.windows is not None:
+        _check_windows(declared, declared.windows)
+
+
+def _check_duration(declared: Declaration, key: Key, value: str | None) -> None:
+    try:
+        if value is not None:
+            values.duration(value)
+    except ValueError as error:
+        raise declared.wrong(key, f"{value!r} {error}") from None
+
+
+def _check_time(declared: Declaration, name: str) -> None:
+    key: Key = ("watermark", "column")
+    kind = _check_column(declared, key, name)
+    if kind and not kind.startswith(_TIMES):
+        hint = "a TIMESTAMP of the schema, or _message.timestamp"
+        raise declared.wrong(key, f"'{name}' is {kind}, and no time", hint=hint)
+
+
+def _check_column(declared: Declaration, key: Key, name: str) -> str:
+    """Its type, where that is known."""
+    first, _, inner = name.partition(".")
+    if first == MESSAGE:
+        if inner not in OF_MESSAGE:
+            raise declared.wrong(
+                key, f"'{name}' is not known of messages", hint=f"there are {', '.join(OF_MESSAGE)}"
+            )
+        return ""
+    columns = _columns(declared)
+    if columns is not None and first.lower() not in columns:
+        hint = f"there are {', '.join((*columns, MESSAGE))}"
+        raise declared.wrong(key, f"'{name}' is no column of the parsed rows", hint=hint)
+    return "" if columns is None or inner else columns[first.lower()]
+
+
+def _columns(declared: Declaration) -> dict[str, str] | None:
+    """Of a body, with their types; None if that is found out only when it runs."""
+    if declared.parse.format == "text":
+        return {"text": "STRING"}
+    if declared.parse.schema is None:
+        return None
+    return {column.name.lower(): column.type for column in sql.schema_of(declared.parse.schema)}
+
+
+def _check_windows(declared: Declaration, windows: Windows) -> None:
+    if declared.watermark is None:
+        hint = "[watermark] says which column is the time, and when no more rows of a window can come"
+        raise declared.wrong(("windows",), "needs a watermark", hint=hint)
+    if (windows.length is None) == (windows.gap is None):
+        hint = "length = '1 hour' for windows of that length, gap = '30 minutes' for sessions"
+        raise declared.wrong(("windows",), "is either of a length or with a gap", hint=hint)
+    if (windows.gap is None) != (not windows.by):
+        hint = "sessions are somebody's: by = ['user']; windows of a length are the same for all"
+        raise declared.wrong(
+            ("windows", "by"), "is missing" if windows.gap else "is only for sessions", hint=hint
+        )
+    _check_duration(declared, ("windows", "length"), windows.length)
+    _check_duration(declared, ("windows", "gap"), windows.gap)
+    for column in windows.by:
+        _check_column(declared, ("windows", "by"), column)

@@ -1,0 +1,186 @@
+"""The audit as a job of Spark, and as a command: what was changed behind the broker's back is named."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner, Result
+
+from leveret.audit import auditing
+from leveret.audit.errors import NothingToAudit
+from leveret.audit.evidence import Case, of_broker, of_directory
+from leveret.audit.findings import Findings
+from leveret.audit.tables import Terms
+from leveret.cli.main import app
+from leveret.spark.options import BrokerOptions
+from leveret.storage.journal import Kind, Outcome
+from leveret.testing.broker import Broker
+from tests.audit import specimen as made
+from tests.audit.specimen import CONSUMED, EXPIRED, MESSAGES, REJECTED, REQUEUED, RETURNED, Specimen
+from tests.audit.tampering import Tampering
+from tests.semantics.client import Client
+
+LOST, DOUBLED = CONSUMED + 321, 11
+Run = Callable[..., Result]
+
+
+@pytest.fixture(scope="module")
+def specimen(tmp_path_factory: pytest.TempPathFactory) -> Specimen:
+    return made.make(tmp_path_factory.mktemp("specimen"))
+
+
+@pytest.fixture
+def run(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """`run("--data", path)` is the command `leveret audit`, in the session that the tests share."""
+
+    def in_this_session(case: Case, place: Path, terms: Terms, **_: Any) -> Findings:
+        return auditing.audit(spark, case, place, terms, lambda _: None)
+
+    monkeypatch.setattr(auditing, "run", in_this_session)
+
+    def run(*words: object) -> Result:
+        arguments = ["audit", *map(str, words), "--out", str(tmp_path / "out")]
+        return CliRunner().invoke(app, arguments, catch_exceptions=False)
+
+    return run
+
+
+def names(found: list[dict[str, Any]]) -> list[tuple[str, int]]:
+    return [(each["queue"], each["offset"]) for each in found]
+
+
+def test_an_honest_broker_holds_with_exit_code_0(run: Run, specimen: Specimen, tmp_path: Path) -> None:
+    ran = run("--data", specimen.killed, "--json")
+    assert ran.exit_code == 0, ran.output
+    findings = json.loads(ran.stdout)
+    assert (findings["lost"], findings["doubled"], findings["damage"]) == ([], [], [])
+    orders = next(each for each in findings["queues"] if each["queue"] == "orders")
+    assert orders["published"] == orders["confirmed"] == MESSAGES + 1
+    assert orders["outcomes"] == {"acked": CONSUMED - len(REJECTED), "dead lettered": len(REJECTED)}
+    assert (orders["ready"], orders["in_flight"]) == (MESSAGES - CONSUMED, 1)
+    assert orders["deliveries"] == CONSUMED + len(REQUEUED) + 1
+    assert findings["returned"] == {"checked": RETURNED}
+    reasons = {(each["queue"], each["reason"]): each["messages"] for each in findings["dead_letters"]}
+    assert reasons == {("orders", "rejected"): len(REJECTED), ("brief", "expired"): EXPIRED}
+    assert (tmp_path / "out" / "report.html").exists()
+    assert pq.read_table(tmp_path / "out" / "messages").num_rows == sum(
+        each["published"] for each in findings["queues"]
+    )
+
+
+def test_what_is_lost_and_what_is_doubled_is_named_with_exit_code_1(
+    run: Run, specimen: Specimen, tmp_path: Path
+) -> None:
+    data = Path(shutil.copytree(specimen.killed, tmp_path / "data"))
+    it = Tampering(data)
+    it.remove("orders", LOST)
+    it.settle("orders", DOUBLED, Outcome.ACKED, b"somebody")
+    ran = run("--data", data, "--json")
+    assert ran.exit_code == 1
+    findings = json.loads(ran.stdout)
+    assert names(findings["lost"]) == [("orders", LOST)]
+    assert names(findings["doubled"]) == [("orders", DOUBLED)]
+    assert findings["doubled"][0]["what"] == "settled as done 2 times"
+
+
+def test_a_message_twice_in_the_log_and_one_that_is_damaged_are_named(
+    run: Run, specimen: Specimen, tmp_path: Path
+) -> None:
+    data = Path(shutil.copytree(specimen.stopped, tmp_path / "data"))
+    it = Tampering(data)
+    it.double("orders", CONSUMED + 5)
+    it.damage("orders", made.body_of(LOST).encode())
+    ran = run("--data", data)
+    assert ran.exit_code == 1
+    assert "1 message is lost, 1 is doubled" in ran.stdout
+    assert f"{LOST:,}" in ran.stdout
+    findings = json.loads((tmp_path / "out" / "findings.json").read_bytes())
+    assert names(findings["lost"]) == [("orders", LOST)]
+    assert names(findings["doubled"]) == [("orders", CONSUMED + 5)]
+    assert findings["doubled"][0]["what"] == "in the log 2 times"
+    assert len(findings["damage"]) == 1
+
+
+@pytest.fixture
+def audit(spark: SparkSession, tmp_path: Path) -> Callable[..., Findings]:
+    def audit(case: Case, **terms: Any) -> Findings:
+        return auditing.audit(spark, case, tmp_path / "out", Terms(**terms), lambda _: None)
+
+    return audit
+
+
+def test_a_row_that_is_twice_in_the_table_of_a_pipeline_is_named(
+    spark: SparkSession, audit: Callable[..., Findings], specimen: Specimen, tmp_path: Path
+) -> None:
+    table = str(tmp_path / "table")
+    for batch, offsets in enumerate(([5, 6], [5, 7])):
+        rows = [("orders", 0, offset) for offset in offsets]
+        written = spark.createDataFrame(rows, "_queue string, _partition int, _offset bigint")
+        written.write.parquet(f"{table}/_batch={batch}")
+    with of_directory(str(specimen.killed)) as case:
+        findings = audit(case, table=table)
+        assert [(each.queue, each.offset, each.what) for each in findings.doubled] == [
+            ("orders", 5, "in the table 2 times")
+        ]
+        assert not findings.holds
+        spark.createDataFrame([(1,)], "n int").write.parquet(str(tmp_path / "other" / "_batch=0"))
+        with pytest.raises(NothingToAudit, match="has no column _queue"):
+            audit(case, table=str(tmp_path / "other"))
+
+
+def test_who_holds_a_message_and_what_comes_again_and_again_is_said(
+    audit: Callable[..., Findings], specimen: Specimen, tmp_path: Path
+) -> None:
+    data = Path(shutil.copytree(specimen.killed, tmp_path / "data"))
+    it = Tampering(data)
+    it.settle("orders", MESSAGES - 1, Outcome.ACKED, b"somebody")
+    it.forget("orders", Kind.SYNCED, LOST)
+    with of_directory(str(data)) as case:
+        findings = audit(case, loop=2)
+    (orders,) = [each for each in findings.queues if each.queue == "orders"]
+    assert orders.published == orders.confirmed == MESSAGES + 1  # also those of which only the note is gone
+    (held, *_) = [each for each in findings.holes if each.state == "in flight"]
+    assert (held.queue, held.start, held.stop) == ("orders", specimen.held, specimen.held + 1)
+    assert held.held_by.endswith(" holder")
+    assert [each.offset for each in findings.loops] == [*REQUEUED]
+    flows = {(each.from_name, each.to_kind, each.to_name): each.messages for each in findings.flows}
+    assert flows["checked", "returned", "publisher"] == RETURNED
+    assert flows["", "queue", "orders"] == MESSAGES + 1
+    assert sum(each.messages for each in findings.latencies if each.queue == "orders") == MESSAGES + 1
+    (advice,) = [each for each in findings.advice if each.messages == CONSUMED - len(REJECTED)]
+    assert advice.prefetch >= 1
+
+
+def test_a_running_broker_is_audited_over_flight(
+    audit: Callable[..., Findings], leveret: Broker, fresh: Callable[[str], str]
+) -> None:
+    queue = fresh("audited")
+    client = Client(leveret.port)
+    channel = client.channel().confirm_select()
+    channel.declare(queue, arguments=made.AUDITED)
+    channel.publish_confirmed(queue, *map(str, range(100)))
+    for _ in range(40):
+        got = channel.get(queue)
+        assert got is not None
+        channel.ack(got.tag)
+    channel.quiet()
+    with of_broker(BrokerOptions(url=leveret.url)) as case:
+        findings = audit(case)
+    client.vanish()
+    assert findings.holds
+    (mine,) = [each for each in findings.queues if each.queue == queue]
+    assert (mine.published, mine.confirmed, mine.ready, mine.outcomes) == (100, 100, 60, {"acked": 40})
+
+
+@pytest.mark.needs_rabbitmq
+def test_a_rabbitmq_keeps_no_account_and_is_told_so(rabbitmq: Any) -> None:
+    options = BrokerOptions(url=f"amqp://guest:guest@127.0.0.1:{rabbitmq.port}/")
+    with pytest.raises(NothingToAudit, match="is RabbitMQ, which keeps no account"), of_broker(options):
+        raise AssertionError
