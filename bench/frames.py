@@ -54,12 +54,15 @@ def long(data: bytes) -> bytes:
     return len(data).to_bytes(4, "big") + data
 
 
-def table(fields: Mapping[str, str | int]) -> bytes:
+def table(fields: Mapping[str, str | int | bool]) -> bytes:
     """The fields of a table: texts as long strings, numbers with 64 bits."""
-    return b"".join(
-        short(name) + (b"S" + long(value.encode()) if isinstance(value, str) else b"l" + SEQUENCE.pack(value))
-        for name, value in fields.items()
-    )
+    return b"".join(short(name) + _field(value) for name, value in fields.items())
+
+
+def _field(value: str | int | bool) -> bytes:
+    if isinstance(value, bool):
+        return b"t" + bytes((value,))
+    return b"S" + long(value.encode()) if isinstance(value, str) else b"l" + SEQUENCE.pack(value)
 
 
 def publish(exchange: str, key: str) -> bytes:

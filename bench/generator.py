@@ -45,6 +45,8 @@ class Run:
     connections: int = 20
     rate: int = 1_000
     """Messages a second of a paced run."""
+    arguments: dict[str, str | int | bool] = field(default_factory=dict)
+    """Of the queue."""
 
     @classmethod
     def from_json(cls, data: dict[str, object]) -> Run:
@@ -286,7 +288,7 @@ def measure(target: Target, run: Run) -> Figures:
     lockstep_run = run.kind in ("one_at_a_time", "transactions")
     load = make_load(run.shape, run.messages // run.connections if lockstep_run else run.messages)
     operator = target.connect()
-    operator.declare_queue(target.queue)
+    operator.declare_queue(target.queue, run.arguments)
     if run.shape.exchange:
         operator.declare_exchange(run.shape.exchange, target.queue, run.shape.keys)
     found = KINDS[run.kind](target, run, load)

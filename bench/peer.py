@@ -15,7 +15,7 @@ from bench.frames import CONSUMER_TAG, IDS, PREFIX, long, method, short, table
 
 TIMEOUT_S = 30.0
 CLOSES = {(10, 50), (20, 40)}
-Arguments = Mapping[str, str | int]
+Arguments = Mapping[str, str | int | bool]
 NONE: Arguments = MappingProxyType({})
 
 

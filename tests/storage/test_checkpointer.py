@@ -93,6 +93,24 @@ class TestOrder:
         assert sum(name.startswith("snapshot.") for name in names) <= 3
         assert [*killed(disk).log(1).cursors["reader"].progress.ready_ranges()] == singles(range(3, 200, 4))
 
+    def test_segments_of_an_audited_journal_stay_for_the_window_and_then_go(self, disk, clock):
+        store = make_store(disk, clock, options=Options(segment_bytes=300, snapshot_bytes=200))
+        log = store.create_log()
+        cursor = store.create_cursor(log, "reader", audit_us=1000)
+        store.append(log, messages(200))
+        store.sync()
+        for _ in range(50):
+            cursor.settle(cursor.take(4))
+            store.checkpoint()
+        assert (cursor.journal.first, len(log.segments)) == (0, 0)
+        clock.now_us += 999
+        store.checkpoint()
+        assert cursor.journal.first == 0
+        clock.now_us += 1
+        store.checkpoint()
+        assert cursor.journal.first > 0
+        assert killed(disk, clock).log(log.id).cursors["reader"].progress.low >= 200
+
 
 class TestFailures:
     def prepared(self, store, log, cursor) -> None:

@@ -38,17 +38,17 @@ def restart(request, store, disk, clock):
 class TestJournal:
     def test_every_change_is_an_entry(self, store, log, cursor, clock):
         store.append(log, messages(6))
-        start = cursor.journal.next
+        start, now = cursor.journal.next, clock.now_us
         cursor.take(4, who=b"alice")
         cursor.settle([(0, 1)], Outcome.REJECTED, who=b"alice")
         cursor.give_back([(1, 2)], not_before_us=77, counted=False, who=b"alice")
         cursor.give_back([(2, 3)])
         cursor.drop([(5, 6)], Outcome.EXPIRED)
         cursor.note_synced([(0, 6)])
+        cursor.note_synced([(0, 2)], published_us=now - 5, exchange=b"orders")
         cursor.lease(1, who=b"query")
         cursor.hold([(4, 5)], who=b"query")
         cursor.release([(1, 2)], who=b"query")
-        now = clock.now_us
         assert entries(cursor)[start:] == [
             Entry(Kind.DELIVERED, [(0, 4)], 0, b"alice", 0, now),
             Entry(Kind.SETTLED, [(0, 1)], Outcome.REJECTED, b"alice", 0, now),
@@ -56,10 +56,24 @@ class TestJournal:
             Entry(Kind.RETURNED, [(2, 3)], 1, b"", 0, now),
             Entry(Kind.SETTLED, [(5, 6)], Outcome.EXPIRED, b"", 0, now),
             Entry(Kind.SYNCED, [(0, 6)], 0, b"", 0, now),
+            Entry(Kind.SYNCED, [(0, 2)], 0, b"", now - 5, now, b"orders"),
             Entry(Kind.LEASED, [(1, 2)], 0, b"query", 0, now),
             Entry(Kind.LEASED, [(4, 5)], 0, b"query", 0, now),
             Entry(Kind.RELEASED, [(1, 2)], 0, b"query", 0, now),
         ]
+
+    def test_its_entries_can_be_read_by_their_numbers(self, store, log, cursor):
+        store.append(log, messages(2))
+        start = cursor.journal.next
+        cursor.take(1)
+        cursor.settle([(0, 1)])
+        found = cursor.entries(start, cursor.journal.next)
+        assert [entry.kind for entry in found] == [Kind.DELIVERED, Kind.SETTLED]
+        assert cursor.entries(start + 1, start + 2) == found[1:]
+
+    def test_a_time_of_publishing_that_does_not_fit_is_refused(self, cursor):
+        with pytest.raises(BadRequest):
+            cursor.note_synced([(0, 1)], published_us=1 << 63)
 
     def test_a_delivery_of_nothing_is_no_entry(self, cursor):
         before = cursor.journal.next

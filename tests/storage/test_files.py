@@ -392,6 +392,71 @@ class TestTheSystemCalls:
         assert synced == [str(tmp_path), f"{tmp_path}/x"]
 
 
+class TestLinks:
+    @pytest.fixture
+    def other(self, tmp_path) -> OsFiles:
+        files = OsFiles(str(tmp_path / "other"))
+        files.make_directory("logs")
+        with files.open("logs/f", create=True) as file:
+            file.write(b"hello", 0)
+        return files
+
+    @pytest.fixture
+    def place(self, tmp_path) -> OsFiles:
+        files = OsFiles(str(tmp_path / "place"))
+        files.make_directory("logs")
+        return files
+
+    def content(self, files: OsFiles) -> bytes:
+        with files.open("logs/f") as file:
+            return file.read(99, 0)
+
+    def test_a_file_has_the_same_name_in_both_and_stays_when_one_is_gone(self, other, place):
+        place.link(other, "logs/f")
+        place.link(other, "logs/f")
+        other.unlink("logs/f")
+        assert self.content(place) == b"hello"
+
+    def test_where_files_can_not_be_linked_they_are_linked_by_name(self, other, place, monkeypatch):
+        def refuse(*_):
+            raise OSError(errno.EXDEV, "another device")
+
+        monkeypatch.setattr(os, "link", refuse)
+        place.link(other, "logs/f")
+        assert os.path.islink(f"{place.root}/logs/f")
+        assert self.content(place) == b"hello"
+
+    def test_a_file_that_is_not_there_is_an_error(self, other, place):
+        with pytest.raises(FileNotFoundError):
+            place.link(other, "logs/g")
+
+    def test_a_reader_links_nothing(self, other, place):
+        with pytest.raises(OSError, match="reading only"):
+            OsFiles(place.root, read_only=True).link(other, "logs/f")
+
+
+class TestSharing:
+    def test_nobody_has_it_to_himself_while_it_is_shared(self, real):
+        real.lock("lock").release()
+        reader = OsFiles(real.root, read_only=True)
+        shared = [reader.share("lock") for _ in range(2)]
+        with pytest.raises(DirectoryLocked):
+            real.lock("lock")
+        for each in shared:
+            each.release()
+        real.lock("lock").release()
+
+    def test_what_somebody_has_to_himself_is_not_shared_and_he_is_named(self, real):
+        lock = real.lock("lock")
+        with pytest.raises(DirectoryLocked, match=str(os.getpid())):
+            OsFiles(real.root, read_only=True).share("lock")
+        lock.release()
+
+    def test_what_nobody_ever_had_needs_no_sharing_and_nothing_is_made(self, real):
+        assert OsFiles(real.root, read_only=True).share("lock") is None
+        assert real.names("") == []
+
+
 class TestReadOnly:
     @pytest.fixture
     def reader(self, real) -> OsFiles:

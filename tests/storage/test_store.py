@@ -48,6 +48,27 @@ class TestLogs:
         assert (store.log(log.id).spec.label, store.log(log.id).spec.retention) == ("orders", POLICY)
         assert store.log(other.id).spec.retention == Retention(audit_us=3)
 
+    @pytest.mark.parametrize("restart", ["closed", "killed"])
+    def test_what_a_cursor_is_called_and_how_long_it_is_audited_survives(self, store, log, disk, restart):
+        store.create_cursor(log, "reader", audit_us=5, label="billing")
+        store.sync()
+        if restart == "closed":
+            store.close()
+            store = make_store(disk)
+        else:
+            store = killed(disk)
+        spec = store.log(log.id).cursors["reader"].journal.spec
+        assert (spec.label, spec.retention) == ("billing", Retention(audit_us=5))
+
+    def test_a_log_knows_when_the_last_of_what_it_has_in_memory_came_in(self, store, log, clock):
+        assert log.newest_us == 0
+        store.append(log, messages(1))
+        clock.now_us += 7
+        store.append(log, messages(1))
+        assert log.newest_us == clock.now_us
+        store.checkpoint()
+        assert log.newest_us == 0
+
     def test_an_id_is_never_used_again(self, store, disk):
         ids = [store.create_log().id for _ in range(3)]
         for id_ in ids:

@@ -3,7 +3,8 @@
 Owns RabbitMQ's checks, their order and their texts, and the typed form in which a queue reads its arguments.
 Which policies overrule them and what a queue does with them is left to the queue. Unknown arguments are let
 through, as RabbitMQ does. The rule: a text is RabbitMQ 3.10's, to the letter, wherever RabbitMQ has one;
-arguments that only Leveret has (`x-retry-…`, `x-consumer-timeout…`, `x-dedup…`) are refused in the same form.
+arguments that only Leveret has (`x-retry-…`, `x-consumer-timeout…`, `x-dedup…`, `x-audit…`) are refused in
+the same form.
 """
 
 from __future__ import annotations
@@ -83,6 +84,8 @@ _OUR_CHECKS: Final[Mapping[str, Check]] = {
     "x-retry-delay-max-ms": expiry,
     "x-dedup": boolean,
     "x-dedup-window": positive,
+    "x-audit-window": lifetime,
+    "x-audit-bodies": boolean,
 }
 _CONSUMER_CHECKS: Final[Mapping[str, Check]] = {"x-priority": integer, "x-cancel-on-ha-failover": boolean}
 _CONSUMER_OUR_CHECKS: Final[Mapping[str, Check]] = {"x-consumer-timeout": positive}
@@ -208,6 +211,10 @@ class QueueArguments:
     segment_bytes: int | None = None
     dedup: bool = False
     dedup_window: int = DEFAULT_DEDUP_WINDOW
+    audit_us: int = 0
+    """How long the account of a message is kept after it is settled; 0: no longer than is needed."""
+    audit_bodies: bool = False
+    """Whether the message itself is kept as long."""
 
     @classmethod
     def parse(cls, table: Table, *, queue: str, vhost: str) -> QueueArguments:
@@ -237,6 +244,8 @@ class QueueArguments:
             segment_bytes=_get(table, "x-stream-max-segment-size-bytes", int),
             dedup=_get(table, "x-dedup", bool) or False,
             dedup_window=_get(table, "x-dedup-window", int) or DEFAULT_DEDUP_WINDOW,
+            audit_us=1000 * (_get(table, "x-audit-window", int) or 0),
+            audit_bodies=_get(table, "x-audit-bodies", bool) or False,
         )
 
 

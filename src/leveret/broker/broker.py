@@ -17,6 +17,7 @@ from leveret.amqp.methods import Method
 from leveret.amqp.tables import Value
 from leveret.broker import sidelogs
 from leveret.broker.accounts import GUEST, GUEST_HASH, Accounts
+from leveret.broker.auditing import Trail
 from leveret.broker.connection import Connection
 from leveret.broker.counters import Counters
 from leveret.broker.definitions import (
@@ -129,6 +130,8 @@ class Broker:
         self._awaited: deque[tuple[int, Callable[[], None]]] = deque()
         """Who else waits for a sync, by the ticket."""
         self._notices: list[tuple[Channel, Method]] = []
+        self.audited: dict[Trail, None] = {}
+        """What is to be told when messages are safe."""
         self._restore(rows)
 
     # time
@@ -282,6 +285,8 @@ class Broker:
             self._awake[source] = None
         self._stalled.clear()
         self._forget_synced()
+        for trail in [each for each in self.audited if each.synced(self.store.safe_ticket)]:
+            del self.audited[trail]
 
     def _forget_synced(self) -> None:
         safe_ticket = self.store.safe_ticket
@@ -398,9 +403,11 @@ class Broker:
         for each in self.vhosts.values():
             each.restore_batches(beside)
             each.restore_groups(beside)
+            each.restore_returned(beside)
         used = {log for each in self.vhosts.values() for queue in each.queues.values() for log in queue.logs}
         used |= {each.stages.log for each in self.vhosts.values() if each.stages is not None}
         used |= {each.groups.log for each in self.vhosts.values() if each.groups.log is not None}
+        used |= {each.returned.log for each in self.vhosts.values() if each.returned.log is not None}
         for log in all_logs:
             if log not in used:
                 self.store.delete_log(log)

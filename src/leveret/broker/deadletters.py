@@ -88,9 +88,9 @@ def _bury(
                 copied = True
     outcome = Outcome.DEAD_LETTERED if copied else _WITHOUT_COPY[reason]
     if in_flight:
-        work.settle(feed, [range_], outcome)
+        work.settle(feed, [range_], outcome, why=reason.value.encode())
     else:
-        work.drop(feed, [range_], outcome)
+        work.drop(feed, [range_], outcome, why=reason.value.encode())
     feed.broker.counters.died(reason, range_[1] - range_[0])
 
 

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from leveret.broker import deadletters
+from leveret.broker.auditing import LATE
 from leveret.broker.consumer import UNLIMITED, Consumer, Consumers
 from leveret.broker.deaths import Reason
 from leveret.broker.ranges import ranges_of
@@ -203,7 +204,11 @@ class Feed(Source):
                 self.broker.wake_later(self)
                 return
             credit = _shared_credit(chosen)
-            label = chosen[0][0].label if len(chosen) == 1 else b""
+            label = (
+                None if self.cursor.audited else b""
+            )  # of several: they get their shares, then their names
+            if len(chosen) == 1:
+                label = chosen[0][0].label
             taken, records = self.take(min(credit, self._batch), who=label)
             if not taken:
                 return
@@ -212,7 +217,7 @@ class Feed(Source):
             if self.broker.is_stalled(self):
                 return
 
-    def take(self, count: int, *, who: bytes, before: int | None = None) -> tuple[int, list[Record]]:
+    def take(self, count: int, *, who: bytes | None, before: int | None = None) -> tuple[int, list[Record]]:
         """The next messages that are ready go into flight: how many, and those of them that are alive."""
         ranges = self.cursor.take(count, who=who, before=before)
         if not ranges:
@@ -256,6 +261,9 @@ class Feed(Source):
             self.consumers.served(consumer)
             return size
         for consumer, share in self._shares(chosen, records):
+            if self.cursor.audited:
+                offsets = sorted(record.offset for record in share)
+                self.cursor.note_taken(ranges_of(offsets), who=consumer.label)
             consumer.channel.deliver(consumer, share)
             self.consumers.served(consumer)
         return size
@@ -336,7 +344,7 @@ class Feed(Source):
 
     def _why(self, wish: Wish | None, *, delayed: bool, late: bool) -> bytes:
         """What is written down of it; nothing where nobody would look."""
-        return b""
+        return LATE if late else b""
 
     def _retry(self, ranges: Sequence[Range], work: Work, *, counted: bool, why: bytes) -> None:
         """Back to where it was, but not before a delay that grows with the number of returns."""

@@ -293,6 +293,7 @@ def _offer(channel: Channel, route: Route, messages: Sequence[Message]) -> None:
 
 def return_messages(channel: Channel, route: Route, messages: Sequence[Message]) -> None:
     """Mandatory, and nobody to take them: back to the publisher, before the confirm."""
+    channel.vhost.returned.note(messages)
     returned = _return_frame(channel, route)
     for message in messages:
         channel.connection.send(returned)

@@ -15,6 +15,7 @@ from leveret.amqp.properties import with_headers
 from leveret.amqp.tables import Value
 from leveret.broker import deadletters, expiry, overflow
 from leveret.broker.arguments import QueueArguments
+from leveret.broker.auditing import Trail
 from leveret.broker.consumer import Consumer, Consumers
 from leveret.broker.deaths import Reason
 from leveret.broker.dedup import Dedup
@@ -72,6 +73,8 @@ class Queue(Feed):
         self.dedup = dedup
         """What it remembers of publishes, where it stores each once."""
         self.confirms_synced = self.confirms_synced or dedup is not None
+        self.trail = Trail(cursor) if arguments.audit_us and durable else None
+        """What it writes down for the audit."""
         self.leases: Leases | None = None
         self.prioritised = arguments.max_priority > 0
         self.timeout_action = arguments.consumer_timeout_action
@@ -142,11 +145,19 @@ class Queue(Feed):
 
     def appended(self, messages: Sequence[Message]) -> None:
         """Messages have been appended, here or in a transaction."""
+        self.note_arrival(messages)
         if not self.may_expire:
             self.may_expire = any(message.flags & EXPIRES for message in messages)
         if self.arguments.max_length_bytes is not None:
             self.waiting_bytes += sum(len(message.body) for message in messages)
         self.wake()
+
+    def note_arrival(self, messages: Sequence[Message]) -> None:
+        """For the audit: these are the last in the log."""
+        if self.trail is not None:
+            time_us, ticket = self.log.newest_us, self.broker.store.ticket
+            self.trail.arrived(messages, self.log.next, time_us=time_us, ticket=ticket)
+            self.broker.audited[self.trail] = None
 
     def take_out(self, work: Work, ranges: Sequence[Range]) -> None:
         """What was published could not be written: it is not there, after all."""

@@ -20,6 +20,8 @@ STAGES: Final = "stages"
 """What batches have written that are not committed; the owner is the name of a virtual host."""
 GROUPS: Final = "groups"
 """What groups there are in a virtual host, whose name is the owner."""
+RETURNED: Final = "returned"
+"""What went back to publishers in a virtual host, whose name is the owner."""
 
 Key = tuple[str, int | str]
 SideLogs = Mapping[Key, Log]

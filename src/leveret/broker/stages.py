@@ -174,6 +174,7 @@ class Stages:
             if isinstance(queue, Stream):
                 queue.appended(messages)
             else:
+                queue.note_arrival(messages)
                 queue.may_expire = queue.may_expire or any(each.flags & EXPIRES for each in messages)
 
     def _route(self, rows: Sequence[Row], terms: Terms) -> dict[Queue, list[Message]]:

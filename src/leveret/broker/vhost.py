@@ -24,6 +24,7 @@ from leveret.broker.exchanges import ROUTERS
 from leveret.broker.groups.registry import Groups
 from leveret.broker.leases import Leases, give_back_strays
 from leveret.broker.queue import CURSOR, Queue
+from leveret.broker.returned import Returned
 from leveret.broker.sidelogs import SideLogs
 from leveret.broker.stages import Stages
 from leveret.broker.streams.stream import Stream, retention_of
@@ -61,6 +62,7 @@ class VirtualHost:
             for exchange, type_ in _PREDECLARED
         }
         self.groups = Groups(self)
+        self.returned = Returned(self)
         self.stages: Stages | None = None
         """What batches have written that are not committed; from the first one on."""
         self._by_headers: dict[Exchange, bool] = {}
@@ -206,7 +208,9 @@ class VirtualHost:
         row = QueueRow(self.name, name, 0, auto_delete, table) if durable and owner is None else None
         label = label_of(row) if row else ""
         log = store.create_log(label=label, retention=_retention(arguments))
-        cursor = store.create_cursor(log, CURSOR, priorities=arguments.max_priority)
+        cursor = store.create_cursor(
+            log, CURSOR, priorities=arguments.max_priority, audit_us=arguments.audit_us
+        )
         memory = None
         if arguments.dedup:
             memory = dedup.create(store, log, window=arguments.dedup_window, lasting=row is not None)
@@ -221,6 +225,8 @@ class VirtualHost:
             dedup=memory,
         )
         self.version += 1
+        if arguments.audit_us:
+            self.returned.look()
         if durable and owner is None:
             queue.defined = self.broker.define(Change(self._queue_row(queue)))
         return queue
@@ -272,6 +278,10 @@ class VirtualHost:
             self.broker.timers.cancel((queue, what))
         for consumer in queue.consumers.clear():
             consumer.channel.consumer_lost(consumer)
+        if queue.arguments.audit_us:
+            self.returned.look()
+        if queue.trail is not None:
+            self.broker.audited.pop(queue.trail, None)
         for log in queue.logs:
             self.broker.store.delete_log(log)
         return number
@@ -289,6 +299,10 @@ class VirtualHost:
         if self.stages is None:
             self.stages = Stages(self)
         return self.stages
+
+    def restore_returned(self, beside: SideLogs) -> None:
+        """After the queues, which say how long it is kept."""
+        self.returned.restore(beside.get((sidelogs.RETURNED, self.name)))
 
     def restore_batches(self, beside: SideLogs) -> None:
         """After the queues. What is leased, and neither in a query's nor in a batch's account, goes back."""
@@ -411,7 +425,7 @@ class VirtualHost:
         if log.spec.retention != _retention(arguments):
             self.broker.store.set_retention(log, _retention(arguments))
         cursor = log.cursors.get(CURSOR) or self.broker.store.create_cursor(
-            log, CURSOR, priorities=arguments.max_priority
+            log, CURSOR, priorities=arguments.max_priority, audit_us=arguments.audit_us
         )
         memory = None
         if arguments.dedup:
@@ -429,6 +443,8 @@ class VirtualHost:
         notes = beside.get((sidelogs.LEASES, log.id))
         if notes is not None:
             queue.leases = Leases(queue, notes)
+        if queue.trail is not None:
+            queue.trail.catch_up()
         if row != defined:
             queue.defined = self.broker.define(Change(row))
         queue.wake()
@@ -446,7 +462,9 @@ class VirtualHost:
 
 
 def _retention(arguments: QueueArguments) -> Retention:
-    return retention_of(arguments) if arguments.queue_type == "stream" else Retention()
+    if arguments.queue_type == "stream":
+        return retention_of(arguments)
+    return Retention(audit_us=arguments.audit_us if arguments.audit_bodies else 0)
 
 
 def label_of(row: QueueRow) -> str:

@@ -67,15 +67,17 @@ class Work:
     def append(self, queue: Queue, messages: Sequence[Message]) -> None:
         self._appended.setdefault(queue, []).extend(queue.as_kept(messages))
 
-    def settle(self, feed: Feed, ranges: Sequence[Range], outcome: Outcome, *, who: bytes = b"") -> None:
+    def settle(
+        self, feed: Feed, ranges: Sequence[Range], outcome: Outcome, *, who: bytes = b"", why: bytes = b""
+    ) -> None:
         """What was in flight is done with."""
-        self._transaction.settle(feed.cursor, ranges, outcome, who=who)
+        self._transaction.settle(feed.cursor, ranges, outcome, who=who, why=why)
 
-    def drop(self, feed: Feed, ranges: Sequence[Range], outcome: Outcome) -> None:
+    def drop(self, feed: Feed, ranges: Sequence[Range], outcome: Outcome, *, why: bytes = b"") -> None:
         """What nobody has taken is done with."""
         if not ranges:
             return
-        self._transaction.drop(feed.cursor, ranges, outcome)
+        self._transaction.drop(feed.cursor, ranges, outcome, why=why)
         self._dropped[feed] = self._dropped.get(feed, 0) + feed.counted_bytes(ranges)
 
     def give_back(

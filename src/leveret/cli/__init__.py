@@ -1,5 +1,6 @@
 """The command `leveret`: parse, call, print. One module per command; `main.py` puts them together.
 
+demo/         leveret demo
 serve.py      leveret serve
 publish.py    leveret publish    the options; `publishing.py` does the work, `inputs.py` reads
 consume.py    leveret consume    the options; `consuming.py` does the work, `outputs.py` writes
@@ -7,6 +8,8 @@ redrive.py    leveret redrive    with `filters.py`, the language of --where
 topic.py      leveret topic
 groups.py     leveret groups     with `moves.py` (seek, skip, pause …), `describing.py` (a group as a page)
                                  and `picture.py` (where a partition stands, as a line of signs)
+audit.py      leveret audit
+pipeline.py   leveret pipeline
 api.py        the broker's HTTP API, which topics and groups are asked of
 envelope.py   messages as lines of JSON, there and back without loss
 running.py    signals, errors and exit codes, the same for all; `background.py` for calls that block

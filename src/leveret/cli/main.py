@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import typer
 
+from leveret.cli.audit import audit
 from leveret.cli.consume import consume
+from leveret.cli.demo.command import demo
 from leveret.cli.groups import groups
 from leveret.cli.pipeline import pipeline
 from leveret.cli.publish import publish
@@ -29,7 +31,7 @@ def main() -> None:
     """A message broker that accounts for every message."""
 
 
-for command in (serve, publish, consume, redrive):
+for command in (demo, serve, publish, consume, redrive, audit):
     app.command()(command)
 app.add_typer(topic, name="topic")
 app.add_typer(groups, name="groups")

@@ -90,7 +90,11 @@ class Gauge:
     def show(self, count: int, *, done: float | None = None, more: str = "") -> None:
         """So many messages; `done` is the share of the whole, where that is known."""
         if not self._progress.disable:
-            said = f"{count:,} messages  {self.rate_per_s(count):,.0f}/s  {more}"
+            self.tell(f"{count:,} messages  {self.rate_per_s(count):,.0f}/s  {more}", done)
+
+    def tell(self, said: str, done: float | None = None) -> None:
+        """What is being done, in words."""
+        if not self._progress.disable:
             total = None if done is None else 1.0
             self._progress.update(self._task, total=total, completed=done or 0.0, said=said)
 

@@ -203,6 +203,8 @@ class Queue:
     )
     dedup: bool = _argument("x-dedup", _flag, default=False)
     dedup_window: int | None = _argument("x-dedup-window", _whole_number(1, 2**63 - 1))
+    audit_window_ms: int | None = _argument("x-audit-window", _LIFETIME_MS)
+    audit_bodies: bool = _argument("x-audit-bodies", _flag, default=False)
     arguments: Mapping[str, Value] = _arguments()
     table: Mapping[str, Value] = _table()
     """All arguments, as they are sent."""

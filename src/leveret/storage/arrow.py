@@ -2,8 +2,8 @@
 
 Work is done per block and per batch, never per message: blocks are read many at a time, each is verified with
 one checksum, rows become columns in numpy, and the bytes of a column are gathered by Arrow. What may be read
-is said by a `LogView`; how blocks and their repair work, by `segment.py`. This is the only file of the store
-that imports pyarrow and numpy.
+is said by a `LogView`; how blocks and their repair work, by `segment.py`. With `events`, which builds on it,
+this is the only file of the store that imports pyarrow and numpy.
 
 The rule: a reader writes nothing and trusts no byte before its checksum. Files are opened when a read begins
 and stay open until the reader is closed, so that a segment may be unlinked meanwhile.

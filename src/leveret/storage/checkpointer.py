@@ -129,10 +129,10 @@ class Checkpointer:
 
     def _freeze(self, logs: Mapping[int, Log], work: list[_Work], image: Checkpoint) -> None:
         now_us = self._clock()
-        touched = [log for log in logs.values() if log.touched or log.spec.retention.is_timed]
-        plans = {log.id: plan_messages(log, now_us) for log in touched if not log.spec.parent}
+        touched = {id_ for id_, log in logs.items() if log.touched or log.spec.retention.is_timed}
+        plans = {id_: plan_messages(logs[id_], now_us) for id_ in touched if not logs[id_].spec.parent}
         for log in logs.values():
-            if not log.touched and log.id not in plans:
+            if log.id not in touched:
                 image.logs[log.id] = self.last.logs[log.id]
                 continue
             if log.spec.parent:
@@ -159,7 +159,8 @@ class Checkpointer:
             SegmentView(s.info, unsettled=0 if s.info.last < image.snapshot_before else s.info.rows)
             for s in journal.segments
         ]
-        policy = Retention(audit_us=cursor.log.spec.retention.audit_us)
+        audit_us = max(journal.spec.retention.audit_us, cursor.log.spec.retention.audit_us)
+        policy = Retention(audit_us=audit_us)
         each.plan = retention.plan(views, policy, now_us)
         return each
 

@@ -71,22 +71,33 @@ class Cursor:
     def name(self) -> str:
         return self.journal.spec.name
 
-    def take(self, n: int, *, who: bytes = b"", before: int | None = None) -> list[Range]:
+    @property
+    def audited(self) -> bool:
+        """Whether somebody will want to know who had what."""
+        return max(self.journal.spec.retention.audit_us, self.log.spec.retention.audit_us) > 0
+
+    def take(self, n: int, *, who: bytes | None = b"", before: int | None = None) -> list[Range]:
         """The next `n` messages that are ready (and below `before`) go into flight, to `who`.
 
         Fewer come when no more are ready, or when the durable mark is reached: then the next sync moves it.
+        With None as `who` it is not known yet: `note_taken` says it, before anybody can settle them.
         """
-        self.check(who)
+        self.check(who or b"")
         _check_number(n)
         recorder = self._recorder
         with recorder.lock:
             self.progress.wake(recorder.now_us())
             limit = self._safe_mark()
             taken = self.progress.take(n, limit=limit, before=before)
-            if taken:
+            if taken and who is not None:
                 recorder.record(self, Entry(Kind.DELIVERED, taken, who=who))
             self._move_mark(max((stop for _, stop in taken), default=0))
         return taken
+
+    def note_taken(self, ranges: Sequence[Range], *, who: bytes) -> int:
+        """Who got what was taken for several."""
+        self.check(who)
+        return self._recorder.record(self, Entry(Kind.DELIVERED, ranges, who=who))
 
     def lease(self, n: int, *, who: bytes = b"") -> list[Range]:
         """The same for one who keeps account: they stay in flight also when the store is opened again.
@@ -169,10 +180,15 @@ class Cursor:
             self.progress.recall(ranges)
             return self._recorder.record(self, Entry(Kind.RECALLED, ranges, who=who, why=why))
 
-    def note_synced(self, ranges: Sequence[Range]) -> int:
-        """For the audit: these offsets are durable now."""
-        self.check()
-        return self._recorder.record(self, Entry(Kind.SYNCED, ranges))
+    def note_synced(self, ranges: Sequence[Range], *, published_us: int = 0, exchange: bytes = b"") -> int:
+        """For the audit: these offsets are durable now; when they were published, and through what."""
+        self.check(not_before_us=published_us)
+        entry = Entry(Kind.SYNCED, ranges, not_before_us=published_us, why=exchange)
+        return self._recorder.record(self, entry)
+
+    def entries(self, start: int, stop: int) -> list[Entry]:
+        """What its journal says, by the numbers of the entries; those that are gone are left out."""
+        return [Entry.of(record) for record in self.journal.read([(start, stop)])]
 
     def delivery_count(self, offset: int) -> int:
         """How often a message was returned."""

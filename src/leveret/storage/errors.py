@@ -129,6 +129,10 @@ class Damage:
     offset: int | None
     what: str
 
+    def __str__(self) -> str:
+        message = "" if self.offset is None else f", offset {self.offset}"
+        return f"{self.file}, byte {self.position}{message}: {self.what}"
+
 
 def write_failed(error: OSError, path: str) -> WriteFailed:
     """The error to raise for a failed write:  `raise write_failed(error, path) from error`."""

@@ -29,6 +29,7 @@ _FILE_MODE = 0o640  # messages are nobody else's business
 _DIRECTORY_MODE = 0o750
 _PID_BYTES = 32
 _SYNC_EACH_MAX = 4
+_NO_HARD_LINK = (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK)
 _NO_FALLOCATE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)  # file systems differ in how they say it
 
 
@@ -275,6 +276,32 @@ class OsFiles:
 
     def exists(self, path: str) -> bool:
         return os.path.exists(self._full(path))
+
+    def link(self, other: OsFiles, path: str) -> None:
+        """The file of another root under the same name here, without copying it; it must not be written."""
+        source, target = other._full(path), self._writable(path)
+        try:
+            os.link(source, target)
+        except FileExistsError:
+            return
+        except OSError as error:
+            if error.errno not in _NO_HARD_LINK:
+                raise
+            os.symlink(source, target)
+
+    def share(self, path: str) -> Lock | None:
+        """Keeps those out who would have it to themselves; None where nobody ever had. Writes nothing."""
+        try:
+            file = _ReadOnlyFile(os.open(self._full(path), os.O_RDONLY | os.O_CLOEXEC), self._full(path))
+        except FileNotFoundError:
+            return None
+        try:
+            fcntl.flock(file._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = _read_pid(file)
+            file.close()
+            raise DirectoryLocked(self._full(path), holder) from None
+        return OsLock(file, lambda: None)
 
     def lock(self, path: str) -> Lock:
         full = self._writable(path)

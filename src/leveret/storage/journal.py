@@ -7,8 +7,9 @@ read into Arrow by the same code; its records are entries. The fields of a recor
     flags          PERSISTENT | kind << 1
     priority       the outcome of a settlement; 1 for a return that is counted
     routing key    who: the consumer's name
-    exchange       why: the last error of what comes back, the reason for what is skipped; else empty
-    header         not before: u64 (us); empty when there is no delay
+    exchange       why: the last error of what comes back, the reason for what is skipped or died; of SYNCED
+                   the exchange that they were published to; else empty
+    header         not before: u64 (us), and of SYNCED when they were published; empty when there is no such
     body           ranges of offsets: (start u64, stop u64) each
 
 State is the fold of the entries in order: `Progress.apply`.

@@ -135,6 +135,12 @@ class Log:
         """When the first of what is in memory came in."""
         return next((batch.time_us for batch in self._held.batches()), None)
 
+    @property
+    def newest_us(self) -> int:
+        """When the last of what is in memory came in; 0 when nothing is."""
+        held = self._held
+        return next((batches[-1].time_us for batches in (held.pending, held.frozen) if batches), 0)
+
     def is_full(self, segment: Segment) -> bool:
         """Whether the next batch would begin a new segment."""
         return segment.info.length_bytes >= self._full_bytes

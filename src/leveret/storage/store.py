@@ -129,10 +129,20 @@ class Store:
             self._change(reserve=[log.id, log.reserved])
         return log
 
-    def create_cursor(self, log: Log, name: str, *, start: int | None = None, priorities: int = 0) -> Cursor:
+    def create_cursor(
+        self,
+        log: Log,
+        name: str,
+        *,
+        start: int | None = None,
+        priorities: int = 0,
+        audit_us: int = 0,
+        label: str = "",
+    ) -> Cursor:
         """A cursor that begins at `start`: the first message of the log unless said otherwise.
 
-        What all other cursors have settled may be gone at any moment, so it does not see that.
+        What all other cursors have settled may be gone at any moment, so it does not see that. What its
+        journal says is kept for `audit_us` after nothing needs it any more.
         """
         self._check_alive(log)
         check_name(name)
@@ -143,7 +153,8 @@ class Store:
         start = log.first if start is None else start
         if not 0 <= start <= log.next:
             raise OffsetOutOfRange(f"a cursor at {start} of a log that ends at {log.next}")
-        spec = LogSpec(self._new_id(), parent=log.id, name=name, priorities=priorities)
+        kept = Retention(audit_us=audit_us)
+        spec = LogSpec(self._new_id(), log.id, name, label, priorities, kept)
         with self._wal.lock:
             journal = self._create(spec)
             cursor = Cursor(self, log, journal, Progress(start=start, priorities=priorities))

@@ -60,9 +60,17 @@ class Transaction:
         self.held[len(self.appends)] = (cursor, who)
         self.append(cursor.log, messages)
 
-    def settle(self, cursor: Cursor, ranges: Sequence[Range], outcome: Outcome, *, who: bytes = b"") -> None:
+    def settle(
+        self,
+        cursor: Cursor,
+        ranges: Sequence[Range],
+        outcome: Outcome,
+        *,
+        who: bytes = b"",
+        why: bytes = b"",
+    ) -> None:
         """What was taken is done with."""
-        self.entries.append((cursor, Entry(Kind.SETTLED, ranges, outcome, who)))
+        self.entries.append((cursor, Entry(Kind.SETTLED, ranges, outcome, who, why=why)))
 
     def give_back(
         self,
@@ -81,9 +89,9 @@ class Transaction:
         """What was leased is ready, as if nobody had had it."""
         self.entries.append((cursor, Entry(Kind.RELEASED, ranges)))
 
-    def drop(self, cursor: Cursor, ranges: Sequence[Range], outcome: Outcome) -> None:
+    def drop(self, cursor: Cursor, ranges: Sequence[Range], outcome: Outcome, *, why: bytes = b"") -> None:
         """What nobody has taken is settled: an expired message, say, whose copy goes to the dead letters."""
-        self.drops.append((cursor, Entry(Kind.SETTLED, ranges, outcome)))
+        self.drops.append((cursor, Entry(Kind.SETTLED, ranges, outcome, why=why)))
 
     def commit(self) -> int:
         """Applies everything; returns the ticket under which it will be durable."""

@@ -80,7 +80,10 @@ class Group(Source):
         is_new = cursor is None
         if cursor is None:
             start = None if start is None else min(start, stream.log.next)
-            cursor = self.broker.store.create_cursor(stream.log, self.cursor_name, start=start)
+            audit_us = stream.arguments.audit_us
+            cursor = self.broker.store.create_cursor(
+                stream.log, self.cursor_name, start=start, audit_us=audit_us, label=self.name
+            )
         partition = self.partitions[stream.name] = Partition(self, stream, cursor)
         if is_new:
             partition.leave_out_what_is_gone()

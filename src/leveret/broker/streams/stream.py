@@ -93,6 +93,7 @@ class Stream(Queue):
 
     def appended(self, messages: Sequence[Message]) -> None:
         ticket = self.broker.store.ticket
+        self.note_arrival(messages)
         self._note_synced()
         if self._unsynced and self._unsynced[-1][0] == ticket:
             self._unsynced.pop()

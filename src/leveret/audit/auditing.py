@@ -1,0 +1,133 @@
+"""The audit itself, as a job of Spark: evidence in, the table of messages and the findings out.
+
+Workers read pieces of evidence as rows about runs of offsets; the rows of one chunk of a log come together,
+and `accounting` makes messages of them, which are written as parquet. Everything else is asked of that table,
+so the driver holds no more than what the report shows.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+from pyspark.accumulators import Accumulator, AccumulatorParam
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from leveret.audit import tables
+from leveret.audit.accounting import MESSAGES, account
+from leveret.audit.evidence import Case, Evidence
+from leveret.audit.findings import Findings
+from leveret.audit.tables import Terms
+from leveret.spark import quiet, session
+from leveret.storage import events
+from leveret.storage.events import Event, Piece
+
+TABLE: Final = "messages"
+_PIECES: Final = "event string, log bigint, segment bigint"
+_TASKS_PER_CORE: Final = 4
+_LOOK_S: Final = 0.3
+_SETTINGS: Final = {
+    "spark.ui.enabled": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "16",
+}
+
+Progress = Callable[[str, float | None], None]
+"""What is being done, and the share of it that is done, where that is known."""
+
+
+def run(
+    case: Case, place: Path, terms: Terms, *, master: str = "local[*]", on_progress: Progress | None = None
+) -> Findings:
+    """In a session of its own, which says nothing by itself."""
+    settings = {"spark.master": master, **quiet.settings(master), **_SETTINGS}
+    spark = session("leveret audit", **settings)
+    try:
+        with _watched(spark, on_progress or (lambda _, __: None)) as say:
+            return audit(spark, case, place, terms, say)
+    finally:
+        spark.stop()
+
+
+@contextmanager
+def _watched(spark: SparkSession, on_progress: Progress) -> Iterator[Callable[[str], None]]:
+    """Tells, some times a second, how far Spark is with what was said last."""
+    said = ["starting"]
+    over = threading.Event()
+    tracker = spark.sparkContext.statusTracker()
+
+    def watch() -> None:
+        while not over.wait(_LOOK_S):
+            stages = [tracker.getStageInfo(each) for each in tracker.getActiveStageIds()]
+            known = [stage for stage in stages if stage is not None]
+            tasks = sum(stage.numTasks for stage in known)
+            on_progress(said[0], sum(stage.numCompletedTasks for stage in known) / tasks if tasks else None)
+
+    watcher = threading.Thread(target=watch, name="leveret-audit-progress", daemon=True)
+    watcher.start()
+    try:
+        yield lambda sentence: said.__setitem__(0, sentence)
+    finally:
+        over.set()
+        watcher.join()
+
+
+def audit(spark: SparkSession, case: Case, place: Path, terms: Terms, say: Callable[[str], None]) -> Findings:
+    """Writes the table of messages below `place` (which is overwritten) and says what is found in it."""
+    began_s = time.monotonic()
+    path = str(place.absolute() / TABLE)
+    logs = {log.id: log for log in case.logs}
+    damage: Accumulator[set[str]] = spark.sparkContext.accumulator(set(), _Union())
+    say(f"reading {len(case.pieces):,} pieces of {len(logs):,} queues")
+    happened = _events(spark, case, (p for p in case.pieces if p.log_id not in case.returned), damage)
+    schema = from_arrow_schema(MESSAGES)
+
+    def accounted(rows: pa.Table) -> pa.Table:
+        return account(rows, logs[rows["log"][0].as_py()])
+
+    messages = happened.groupBy("log", "chunk").applyInArrow(accounted, schema)
+    messages.write.mode("overwrite").parquet(path)
+    went_back = _events(spark, case, (p for p in case.pieces if p.log_id in case.returned), damage)
+    returned = tables.by_exchange(went_back) if case.returned else {}
+    say("asking the table of messages")
+    found = sorted({*case.damage, *damage.value})
+    return tables.findings(spark, case, path, terms, found, returned, began_s=began_s)
+
+
+def _events(
+    spark: SparkSession, case: Case, pieces: Iterable[Piece], damage: Accumulator[set[str]]
+) -> DataFrame:
+    """What the pieces tell."""
+    chosen = list(pieces)
+    tasks = max(1, min(len(chosen), _TASKS_PER_CORE * spark.sparkContext.defaultParallelism))
+    rows = spark.createDataFrame(spark.sparkContext.parallelize(chosen, tasks), _PIECES)
+    return rows.mapInArrow(partial(_read, case.evidence, damage), from_arrow_schema(events.SCHEMA))
+
+
+def _read(
+    evidence: Evidence, damage: Accumulator[set[str]], batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for row in batch.to_pylist():
+            for found in evidence.rows(Piece(row["event"], row["log"], row["segment"])):
+                if found.num_rows and found["event"][0].as_py() == Event.DAMAGED:
+                    damage.add(set(found["why"].to_pylist()))
+                else:
+                    yield found
+
+
+class _Union(AccumulatorParam[set[str]]):
+    """What several workers have found."""
+
+    def zero(self, value: set[str]) -> set[str]:
+        return set()
+
+    def addInPlace(self, value1: set[str], value2: set[str]) -> set[str]:  # noqa: N802  (Spark's name)
+        return value1 | value2

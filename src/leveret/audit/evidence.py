@@ -1,0 +1,190 @@
+"""Where an audit gets what it looks at: a copied data directory, or a running broker over Flight.
+
+Both are a picture of a store (`storage.picture`): which logs there are, and pieces of them that any worker of
+Spark can read as rows. Of a directory the workers read the files themselves, so they must be on its machine;
+a broker sends them rows. Evidence is pickled to the workers: it holds names and numbers, and no files.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Final, Protocol
+
+import pyarrow as pa
+
+from leveret.audit.errors import NothingToAudit
+from leveret.flight import actions
+from leveret.flight.tickets import PieceTicket
+from leveret.spark.calls import Calls
+from leveret.spark.endpoint import Endpoint, find
+from leveret.spark.errors import SparkSideError
+from leveret.spark.options import BrokerOptions
+from leveret.storage import events
+from leveret.storage.catalog import LOGS
+from leveret.storage.errors import Damage
+from leveret.storage.events import Piece
+from leveret.storage.files import OsFiles
+from leveret.storage.picture import Picture, of_left
+from leveret.storage.wal import DIRECTORY as WAL
+
+_OWN: Final = "queue"
+"""The cursor that a queue or a stream has itself."""
+_RETURNED: Final = "returned"
+_LOCK: Final = "lock"
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A cursor over a log: the queue's own, or that of a group."""
+
+    id: int
+    name: str
+    """Empty for the queue's own."""
+    audited: bool
+
+    @property
+    def own(self) -> bool:
+        return not self.name
+
+
+@dataclass(frozen=True, slots=True)
+class AuditedLog:
+    """The messages of one queue."""
+
+    id: int
+    vhost: str
+    queue: str
+    readers: tuple[Reader, ...]
+
+
+class Evidence(Protocol):
+    """What workers need; `rows` runs anywhere."""
+
+    def rows(self, piece: Piece) -> Iterator[pa.RecordBatch]:
+        """What one piece tells."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """All that an audit looks at."""
+
+    described: str
+    taken: datetime
+    logs: tuple[AuditedLog, ...]
+    returned: dict[int, str]
+    """Logs of messages that went back to their publishers: their ids, and the virtual hosts."""
+    pieces: tuple[Piece, ...]
+    evidence: Evidence
+    damage: tuple[str, ...] = ()
+    round_trips_ms: dict[str, float] = field(default_factory=dict)
+    """Of connections that are open, by their names, as the system has measured them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Directory:
+    """Rows from the files of a picture."""
+
+    root: str
+    catalog: bytes
+
+    def rows(self, piece: Piece) -> Iterator[pa.RecordBatch]:
+        picture = Picture.decode(OsFiles(self.root, read_only=True), self.catalog)
+        found: list[Damage] = []
+        yield from events.rows(picture, piece, found.append)
+        if found:
+            yield events.damaged(found)
+
+
+@contextmanager
+def of_directory(path: str) -> Iterator[Case]:
+    """Of a data directory that no broker has open; nothing in it is changed.
+
+    `DirectoryLocked` if one has, `UnknownFormat` if it is none, or one of a newer version.
+    """
+    files = OsFiles(path, read_only=True)
+    if not (files.exists(LOGS) or files.exists(WAL)):
+        raise NothingToAudit(f"there is no broker's data in {path}", hint="copy the whole directory")
+    lock = files.share(_LOCK)
+    place = tempfile.mkdtemp(prefix="leveret-audit-")
+    try:
+        found: list[Damage] = []
+        picture = of_left(files, OsFiles(place), found.append)
+        taken = datetime.now(UTC)
+        evidence = Directory(place, picture.encode())
+        yield case_of(picture, evidence, f"the data directory {path}", taken, found)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+        if lock is not None:
+            lock.release()
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """Rows from a running broker, which has taken a picture of itself."""
+
+    endpoint: Endpoint
+    picture: str
+
+    def rows(self, piece: Piece) -> Iterator[pa.RecordBatch]:
+        with Calls(self.endpoint) as calls:
+            yield from calls.piece(PieceTicket(self.picture, piece.event, piece.log_id, piece.segment))
+
+
+@contextmanager
+def of_broker(options: BrokerOptions) -> Iterator[Case]:
+    """Of a running broker, as of now."""
+    options.check_broker()
+    endpoint = find(options)
+    if not endpoint.is_leveret:
+        raise NothingToAudit(
+            f"the broker at {options.where} is {endpoint.product}, which keeps no account of its messages",
+            hint="the audit is for Leveret",
+        )
+    with Calls(endpoint) as calls:
+        taken = calls.ask(actions.TakePicture(), actions.Taken)
+        try:
+            picture = Picture.decode(OsFiles("", read_only=True), taken.catalog)
+            at = datetime.fromtimestamp(taken.taken_us / 1e6, UTC)
+            evidence = Running(endpoint, taken.picture)
+            case = case_of(picture, evidence, f"the broker at {options.where}", at, taken.damage)
+            trips = {name: each / 1000 for name, each in taken.round_trips_us.items()}
+            yield replace(case, round_trips_ms=trips)
+        finally:
+            with suppress(SparkSideError):  # a broker that was started again has dropped it
+                calls.ask(actions.DropPicture(taken.picture), actions.Done)
+
+
+def case_of(
+    picture: Picture,
+    evidence: Evidence,
+    described: str,
+    taken: datetime,
+    damage: Iterable[Damage | str] = (),
+) -> Case:
+    """With the names that the logs have."""
+    logs = []
+    returned = {}
+    for id_, image in picture.logs.items():
+        said = json.loads(image.spec.label) if image.spec.label and not image.spec.parent else None
+        if isinstance(said, list):
+            readers = [
+                Reader(
+                    journal.spec.id,
+                    "" if journal.spec.name == _OWN else journal.spec.label or journal.spec.name,
+                    max(journal.spec.retention.audit_us, image.spec.retention.audit_us) > 0,
+                )
+                for journal in picture.journals(id_)
+            ]
+            logs.append(AuditedLog(id_, said[0], said[1], tuple(readers)))
+        elif isinstance(said, dict) and _RETURNED in said:
+            returned[id_] = said[_RETURNED]
+    pieces = events.pieces(picture, [*(log.id for log in logs), *returned])
+    return Case(
+        described, taken, tuple(logs), returned, tuple(pieces), evidence, tuple(str(each) for each in damage)
+    )

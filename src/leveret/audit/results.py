@@ -1,0 +1,63 @@
+"""What an audit leaves behind, beside the table of messages: its findings as tables, as JSON, as a report.
+
+messages/       a row for each message and reader (parquet)
+queues.parquet, lost.parquet, ...   the lists of the findings
+findings.json   all of them, for programs
+report.html     for people: one file, which needs nothing else
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from leveret.audit import report
+from leveret.audit.findings import Findings
+
+REPORT: Final = "report.html"
+FINDINGS: Final = "findings.json"
+_TABLES: Final = (
+    "queues",
+    "lost",
+    "doubled",
+    "loops",
+    "holes",
+    "latencies",
+    "dead_letters",
+    "flows",
+    "advice",
+)
+
+_OUTCOMES: Final = pa.map_(pa.string(), pa.int64())
+
+
+def write(findings: Findings, place: Path) -> Path:
+    """Returns where the report is."""
+    place.mkdir(parents=True, exist_ok=True)
+    (place / FINDINGS).write_bytes(msgspec.json.format(msgspec.json.encode(findings)))
+    for name in _TABLES:
+        rows = msgspec.to_builtins(getattr(findings, name), builtin_types=(datetime,))
+        path = place / f"{name}.parquet"
+        if rows:
+            pq.write_table(_table(rows), path)
+        else:
+            path.unlink(missing_ok=True)
+    path = place / REPORT
+    path.write_text(report.html(findings), "utf-8")
+    return path
+
+
+def _table(rows: list[dict[str, Any]]) -> pa.Table:
+    """Maps are maps also in the table: their keys differ from row to row."""
+    columns = {
+        name: pa.array([list(row[name].items()) for row in rows], _OUTCOMES)
+        if isinstance(value, dict)
+        else pa.array([row[name] for row in rows])
+        for name, value in rows[0].items()
+    }
+    return pa.table(columns)

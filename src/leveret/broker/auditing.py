@@ -1,0 +1,151 @@
+"""What a queue with an audit window writes into its journal beside the rest: when what came in was safe.
+
+One entry for each run of messages that came in together, once they are on disk: their offsets, when they were
+published, through which exchange, and, as the entry's time, when they could be confirmed. So the audit knows
+of a message whatever became of it: one that has an entry here, and is neither settled nor in the log, is
+lost. Transient messages have none, because nothing is promised of them beyond a restart.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from operator import attrgetter, itemgetter
+from typing import Final, NamedTuple
+
+from leveret.storage.cursor import Cursor
+from leveret.storage.journal import Entry, Kind, Outcome
+from leveret.storage.offsets import OffsetSet, Range
+from leveret.storage.records import PERSISTENT, Message, Record
+
+LATE: Final = b"no answer in time"
+"""Why a delivery came back whose consumer took too long."""
+_TOGETHER_US: Final = 1000
+"""What comes in so soon after something else is noted with it, at the time of the first."""
+_LOOK_BACK: Final = 4096
+_NEVER_SAFE: Final = (Outcome.RESTART, Outcome.SKIPPED)
+"""Outcomes of what was not on disk, or never was."""
+
+_exchange_of = itemgetter(0)
+_flags_of = itemgetter(4)
+
+
+class _Arrived(NamedTuple):
+    """Messages that came in, and the ticket under which they are safe."""
+
+    ticket: int
+    start: int
+    stop: int
+    time_us: int
+    exchange: bytes
+
+
+class Trail:
+    """`trail.arrived(...)` when messages come in; `trail.synced(safe_ticket)` when the disk has them."""
+
+    def __init__(self, cursor: Cursor) -> None:
+        self._cursor = cursor
+        self._waiting: deque[_Arrived] = deque()
+
+    def arrived(self, messages: Sequence[Message], stop: int, *, time_us: int, ticket: int) -> None:
+        """They have the offsets below `stop`."""
+        start = stop - len(messages)
+        for first, after, exchange in _runs(messages):
+            self._add(_Arrived(ticket, start + first, start + after, time_us, exchange))
+
+    def _add(self, new: _Arrived) -> None:
+        if self._waiting:
+            last = self._waiting[-1]
+            near = new.time_us - last.time_us < _TOGETHER_US and new.ticket == last.ticket
+            if near and new.start == last.stop and new.exchange == last.exchange:
+                self._waiting[-1] = last._replace(stop=new.stop)
+                return
+        self._waiting.append(new)
+
+    def synced(self, safe_ticket: int) -> bool:
+        """Notes what is safe now; whether all is."""
+        waiting = self._waiting
+        while waiting and waiting[0].ticket <= safe_ticket:
+            self._note(waiting.popleft())
+        return not waiting
+
+    def _note(self, arrived: _Arrived) -> None:
+        self._cursor.note_synced(
+            [(arrived.start, arrived.stop)], published_us=arrived.time_us, exchange=arrived.exchange
+        )
+
+    def catch_up(self) -> None:
+        """After a restart: what was safe, and was not noted before the process ended."""
+        noted, gone = self._recent()
+        present = [(max(start, noted), stop) for start, stop in self._cursor.log.present() if stop > noted]
+        found = list(self._present(present))
+        if noted or found:  # or it may be that all are transient
+            gone.remove_many(present)
+            found += [_Arrived(0, start, stop, 0, b"") for start, stop in gone.ranges()]
+        for each in sorted(found, key=attrgetter("start")):
+            self._note(each)
+
+    def _present(self, ranges: Sequence[Range]) -> Iterator[_Arrived]:
+        records = self._cursor.log.read(ranges)
+        for run in _stretches(record for record in records if record.flags & PERSISTENT):
+            first = run[0]
+            yield _Arrived(0, first.offset, run[-1].offset + 1, first.time_us, first.exchange)
+
+    def _recent(self) -> tuple[int, OffsetSet]:
+        """Behind the last message that was noted; and what of that came and went in the last moments.
+
+        It was on disk, or its settlement were not. The log may not have it any more, so nobody knows when and
+        through what it was published.
+        """
+        noted, since_us, settled = 0, 0, OffsetSet()
+        for entry in self._backwards():
+            if entry.time_us < since_us:
+                break
+            if entry.kind is Kind.SYNCED and not noted:
+                noted = max(stop for _, stop in entry.ranges)
+                since_us = entry.not_before_us or entry.time_us
+            elif entry.kind is Kind.SETTLED and entry.outcome not in _NEVER_SAFE:
+                settled.add_many(entry.ranges)
+        if noted:
+            settled.remove(0, noted)
+        return noted, settled
+
+    def _backwards(self) -> Iterator[Entry]:
+        """The entries of the journal, the last one first."""
+        journal = self._cursor.journal
+        stop = journal.next
+        while stop > journal.first:
+            start = max(journal.first, stop - _LOOK_BACK)
+            yield from reversed(self._cursor.entries(start, stop))
+            stop = start
+
+
+def _runs(messages: Sequence[Message]) -> Iterator[tuple[int, int, bytes]]:
+    """Persistent messages by exchange: positions from and to. Most of the time it is one run."""
+    if len(set(map(_exchange_of, messages))) == 1 and all(map(PERSISTENT.__and__, map(_flags_of, messages))):
+        yield 0, len(messages), messages[0].exchange
+        return
+    position = 0
+    for (exchange, kept), group in groupby(messages, key=lambda m: (m.exchange, m.flags & PERSISTENT)):
+        count = len(list(group))
+        if kept:
+            yield position, position + count, exchange
+        position += count
+
+
+def _stretches(records: Iterator[Record]) -> Iterator[list[Record]]:
+    """Records one behind the other, of one time and one exchange."""
+    run: list[Record] = []
+    for record in records:
+        last = run[-1] if run else record
+        if run and (record.offset, record.time_us, record.exchange) != (
+            last.offset + 1,
+            last.time_us,
+            last.exchange,
+        ):
+            yield run
+            run = []
+        run.append(record)
+    if run:
+        yield run

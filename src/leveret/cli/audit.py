@@ -1,0 +1,92 @@
+"""`leveret audit`: the account of every message, from a running broker or from a copied data directory.
+
+Parses, calls `leveret.audit`, prints. Exit code 0 only when nothing is lost, nothing doubled and nothing
+damaged; what can't be audited is one sentence, and nothing is touched.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import msgspec
+import typer
+from rich.text import Text
+
+from leveret.cli.options import DEFAULT_URL, AsJson
+from leveret.cli.pages import Page, show_json
+from leveret.cli.running import FAILED
+from leveret.cli.screen import Screen
+
+if TYPE_CHECKING:
+    from leveret.audit.evidence import Case
+
+
+def audit(
+    data: Annotated[
+        Path | None,
+        typer.Option(help="A copied data directory, or one that no broker has open.", show_default=False),
+    ] = None,
+    url: Annotated[
+        str,
+        typer.Option(
+            envvar="LEVERET_URL", help="Where the broker is, if it is running; as an administrator."
+        ),
+    ] = DEFAULT_URL,
+    out: Annotated[Path, typer.Option(help="Where tables and report go; what is there is replaced.")] = Path(
+        "leveret-audit"
+    ),
+    table: Annotated[
+        str | None,
+        typer.Option(help="What a pipeline has written: is a message in it twice?", show_default=False),
+    ] = None,
+    table_format: Annotated[str, typer.Option(help="Its format.")] = "parquet",
+    loop: Annotated[int, typer.Option(min=2, help="So many deliveries of one message are a loop.")] = 5,
+    round_trip_ms: Annotated[
+        float, typer.Option(min=0, help="To consumers whose connection is not open any more: for the advice.")
+    ] = 1.0,
+    master: Annotated[str, typer.Option(help="Where Spark runs.")] = "local[*]",
+    as_json: AsJson = False,
+) -> None:
+    """Account for every message: published, confirmed, delivered, settled; lost or doubled?"""
+    screen = Screen(as_json=as_json)
+    try:
+        from leveret.audit import auditing, results, terminal
+        from leveret.audit.tables import Terms
+        from leveret.spark.errors import SparkSideError
+        from leveret.storage.errors import StorageError
+    except ModuleNotFoundError as error:
+        _fail(screen, f"the audit needs {error.name} (pip install 'leveret[spark]')")
+    try:
+        with screen.gauge("audit") as gauge, _case(data, url) as case:
+            terms = Terms(loop=loop, round_trip_ms=round_trip_ms, table=table, format=table_format)
+            findings = auditing.run(case, out, terms, master=master, on_progress=gauge.tell)
+        report = results.write(findings, out)
+    except (SparkSideError, StorageError, OSError) as error:
+        _fail(screen, str(error))
+    if as_json:
+        show_json(msgspec.to_builtins(findings))
+    else:
+        page = Page()
+        for part in terminal.summary(findings):
+            page.line(Text(part.title, style="bold"))
+            if part.rows:
+                page.table(part.columns, part.rows)
+            if part.more:
+                page.line(part.more)
+            page.line()
+        screen.say(f"the report is {report}")
+    raise typer.Exit(0 if findings.holds else FAILED)
+
+
+def _case(data: Path | None, url: str) -> AbstractContextManager[Case]:
+    from leveret.audit import evidence
+    from leveret.spark.options import BrokerOptions
+
+    return evidence.of_broker(BrokerOptions(url=url)) if data is None else evidence.of_directory(str(data))
+
+
+def _fail(screen: Screen, sentence: str) -> NoReturn:
+    screen.say(sentence)
+    raise typer.Exit(FAILED)

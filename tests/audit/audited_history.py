@@ -1,0 +1,185 @@
+"""A broker's history (`tests/faults/broker_history.py`) whose queues are audited, and a ledger of it.
+
+The ledger tells of each message how often it was handed out and how it ended, as the account of the history
+sees it between any two changes of the store. It is kept with each round, so that after a crash the one that
+belongs to what survived is known. The rule: nothing here reads a journal, which is what the audit does.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from leveret.amqp.tables import Value
+from leveret.broker.broker import Broker
+from leveret.storage.recovery import recover
+from leveret.storage.wal import Wal
+from tests.audit.reckoning import Reckoned, copy_disk, reckon_directory
+from tests.faults.broker_account import REASONS, Account, Kept, Key, Lineage, State
+from tests.faults.broker_clients import Clients
+from tests.faults.broker_history import BrokerHistory
+
+WINDOW_MS = 10**9
+_WITHOUT_COPY = {
+    "rejected": "rejected",
+    "expired": "expired",
+    "maxlen": "dropped",
+    "delivery_limit": "dropped",
+    "undone": "dropped",
+    "acked": "acked",
+    "fetched": "acked",
+    "purged": "purged",
+}
+
+
+class Told(NamedTuple):
+    """Of one message."""
+
+    lineage: Lineage
+    persistent: bool
+    deliveries: int = 0
+    in_flight: bool = False
+    outcomes: frozenset[str] = frozenset()
+    """One of these it has; none while it is not settled."""
+
+
+class Ledger(Account):
+    """The account, which also writes down what became of each message."""
+
+    told: dict[Key, Told]
+
+    def start(self) -> None:
+        self.told = {}
+        self.kept: dict[int, dict[Key, Told]] = {}
+
+    def _keep_round(self, ticket: int) -> None:
+        super()._keep_round(ticket)
+        self.kept[ticket] = dict(self.told)
+
+    def rewind(self, ticket: int) -> None:
+        """What happened after this round is lost."""
+        known = [each for each in self.kept if each <= ticket]
+        self.told = dict(self.kept[max(known)]) if known else {}
+        self.kept.clear()
+
+    def begin(self, broker: Broker) -> None:
+        """What was in flight is not any more; what is transient is gone."""
+        self.told = {key: told._replace(in_flight=False) for key, told in self.told.items()}
+        super().begin(broker)
+
+    def _check_kept(self, key: Key, before: tuple[Kept, State], now: tuple[Kept, State]) -> None:
+        super()._check_kept(key, before, now)
+        told, taken = self.told[key], now[1].in_flight
+        self.told[key] = told._replace(
+            deliveries=told.deliveries + (taken and not before[1].in_flight), in_flight=taken
+        )
+
+    def _explain(self, removed: dict[Key, tuple[Kept, State]], added: dict[Key, Kept]) -> None:
+        for key, kept in added.items():
+            in_flight = self.contents[key[0]][key[1]][1].in_flight
+            self.told[key] = Told(kept.lineage, kept.persistent, int(in_flight), in_flight)
+        super()._explain(removed, added)
+
+    def _explain_removed(
+        self, key: Key, kept: Kept, state: State, arrived: dict[tuple[str, Lineage], Kept]
+    ) -> None:
+        ends, waiting = self.ends.copy(), len(arrived)
+        may = [reason for reason in REASONS if self._may_die(key, kept, state, reason)]
+        if self.intents.fetched[kept.queue] and state.in_flight:
+            may.append("fetched")
+        super()._explain_removed(key, kept, state, arrived)
+        (reason,) = self.ends - ends
+        if len(arrived) < waiting:
+            outcomes = {"dead lettered"}
+        else:  # an ack that could not be written gives back, and what comes back too often goes
+            sure = reason not in (*may, "acked", "undone")
+            outcomes = {_WITHOUT_COPY[each] for each in ([reason] if sure else [reason, *may])}
+            outcomes |= {"dead lettered"} if reason == "undone" and may else set()
+        self.told[key] = self.told[key]._replace(in_flight=False, outcomes=frozenset(outcomes))
+
+
+class AuditedClients(Clients):
+    """Whose queues are audited."""
+
+    def _arguments(self, name: str) -> dict[str, Value]:
+        arguments = super()._arguments(name)
+        arguments["x-audit-window"] = WINDOW_MS
+        if self._random.random() < 0.2:
+            arguments["x-audit-bodies"] = True
+        return arguments
+
+
+class AuditedHistory(BrokerHistory):
+    """After each crash, and at the end, the audit of what is on the disk must tell what the ledger tells."""
+
+    def __init__(self, seed: int, place: Path, **options: int) -> None:
+        super().__init__(seed, **options)
+        self._place = place
+        self._fell = False
+        self._audits = 0
+        self.account: Ledger = Ledger(lambda: self.clock_us)
+        self.account.start()
+        self.clients = AuditedClients(self.random, self.account, lambda: self.clock_us)
+
+    def run(self) -> None:
+        super().run()
+        assert self.store is not None
+        self.store.sync()
+        self.compare(self.audit(), promised=True)
+
+    def crash(self) -> None:
+        fell = self.account.broker is not None
+        super().crash()
+        if fell:
+            self.account.rewind(self._survived())
+            self.account.broker = None
+            if self.disk.exists("logs"):
+                self.compare(self.audit(), promised=False)
+
+    def _survived(self) -> int:
+        """The last round that is on the disk."""
+        wal = Wal(self.disk.copy(), file_bytes=1 << 20, clock=lambda: 0, entropy=lambda: 0)
+        try:
+            return recover(self.disk.copy(), wal, lambda _: None).ticket
+        finally:
+            wal.close()
+
+    def audit(self) -> Reckoned:
+        self._audits += 1
+        return reckon_directory(copy_disk(self.disk, self._place / f"{self.seed}-{self._audits}"))
+
+    def compare(self, found: Reckoned, *, promised: bool) -> None:
+        """`promised`: whether all that a client was told is written down by now."""
+        assert (found.lost, found.doubled) == ([], [])
+        logs = {queue.log.id: queue.name for queue in self.broker.vhosts["/"].queues.values()}
+        for log, name in logs.items():
+            if log in self.account.durable and log not in self.account.intents.deleted:
+                self._compare_queue(found, log, name, promised=promised)
+
+    def _compare_queue(self, found: Reckoned, log: int, name: str, *, promised: bool) -> None:
+        rows = found.of(name)
+        told = {offset: each for (id_, offset), each in self.account.told.items() if id_ == log}
+        kept = {offset: each for offset, each in told.items() if each.persistent}
+        assert rows.keys() <= told.keys(), f"{name}: {rows.keys() - told.keys()} were never published"
+        noted = False
+        for offset, each in sorted(kept.items()):
+            row = rows.get(offset)
+            assert row is not None, f"{name}: nothing is known of {offset}, {each}"
+            state = "settled" if each.outcomes else "in flight" if each.in_flight else "ready"
+            assert row["state"] == state, f"{name}: {offset}, {each}: {row}"
+            assert row["deliveries"] == each.deliveries, f"{name}: {offset}, {each}: {row}"
+            assert (row["outcome"] in each.outcomes) == bool(each.outcomes), f"{name}: {each}: {row}"
+            noted |= bool(row["confirmed"])
+            if promised and noted and each.lineage in self.clients.promised and each.lineage[1] == name:
+                assert row["confirmed"], f"{name}: {offset}, {each}: {row}"
+
+
+def replay(seed: int, place: Path) -> None:
+    """With a note that says how to do it again."""
+    try:
+        AuditedHistory(seed, place).run()
+    except BaseException as error:
+        with suppress(AttributeError):
+            error.add_note(f"seed {seed}: LEVERET_SEED={seed} LEVERET_HISTORIES=1 replays it")
+        raise

@@ -1,0 +1,144 @@
+"""A real Chromium without a network, told what to do over a pair of pipes.
+
+Owns the process and its protocol (Chrome DevTools: messages in JSON, each ended by a null byte); what a page
+should be like is left to the tests. Every wait is bounded, and the process ends with the `with` block.
+"""
+
+import base64
+import json
+import os
+import select
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.tools import browser
+
+WAIT_S = 60.0
+_OPTIONS = (
+    "--headless=new",
+    "--remote-debugging-pipe",
+    "--no-sandbox",  # tests may run as root, and open only their own files
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--no-first-run",
+    "--disable-extensions",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--host-resolver-rules=MAP * ~NOTFOUND",
+)
+
+
+class Page:
+    """`page.open(path, width=390)`, then its `complaints` and `requests`, and `page.ask("1 + 1")`."""
+
+    def __init__(self, to_browser: int, from_browser: int) -> None:
+        self._to, self._from = to_browser, from_browser
+        self._read = b""
+        self._number = 0
+        self._session: str | None = None
+        self._events: list[dict[str, Any]] = []
+
+    def attach(self) -> None:
+        target = self._call("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self._call(f"{domain}.enable")
+
+    def open(self, path: Path, *, width: int, height: int = 900, dark: bool = False) -> None:
+        self._events.clear()
+        self._call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=False,
+        )
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self._call("Emulation.setEmulatedMedia", features=[scheme])
+        self._call("Page.navigate", url=path.as_uri())
+        self._until(lambda: any(each["method"] == "Page.loadEventFired" for each in self._events))
+
+    def ask(self, expression: str) -> Any:
+        found = self._call("Runtime.evaluate", expression=expression, returnByValue=True)
+        assert "exceptionDetails" not in found, found
+        return found["result"].get("value")
+
+    @property
+    def complaints(self) -> list[str]:
+        kinds = ("Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown")
+        return [str(each["params"]) for each in self._events if each["method"] in kinds]
+
+    @property
+    def requests(self) -> list[str]:
+        sent = [each["params"] for each in self._events if each["method"] == "Network.requestWillBeSent"]
+        return [each["request"]["url"] for each in sent]
+
+    def picture(self, path: Path) -> None:
+        """All of the page as a PNG."""
+        found = self._call("Page.captureScreenshot", format="png", captureBeyondViewport=True)
+        path.write_bytes(base64.b64decode(found["data"]))
+
+    def printed(self) -> bytes:
+        """As a PDF."""
+        return base64.b64decode(self._call("Page.printToPDF", printBackground=False)["data"])
+
+    def _call(self, method: str, **params: Any) -> dict[str, Any]:
+        self._number += 1
+        number = self._number
+        message = {"id": number, "method": method, "params": params}
+        if self._session is not None:
+            message["sessionId"] = self._session
+        os.write(self._to, json.dumps(message).encode() + b"\0")
+        answers: list[dict[str, Any]] = []
+        self._until(lambda: bool(answers), answers)
+        assert "error" not in answers[0], answers[0]
+        return answers[0]["result"]
+
+    def _until(self, happened: Any, answers: list[dict[str, Any]] | None = None) -> None:
+        deadline = time.monotonic() + WAIT_S
+        while not happened():
+            left = deadline - time.monotonic()
+            ready, _, _ = select.select([self._from], [], [], max(0.0, left))
+            assert ready, f"the browser did not answer within {WAIT_S:.0f} s"
+            got = os.read(self._from, 1 << 20)
+            assert got, "the browser ended"
+            *messages, self._read = (self._read + got).split(b"\0")
+            for each in map(json.loads, messages):
+                if each.get("id") == self._number and answers is not None:
+                    answers.append(each)
+                elif "method" in each:
+                    self._events.append(each)
+
+
+@contextmanager
+def page(directory: Path) -> Iterator[Page]:
+    """A browser with one page; its profile is below `directory`."""
+    chromium = browser()
+    assert chromium is not None
+    from_us, to_browser = os.pipe()
+    from_browser, to_us = os.pipe()
+    # the browser reads from its descriptor 3 and writes to 4; a shell can put them there
+    start = f'exec "$@" 3</dev/fd/{from_us} 4>/dev/fd/{to_us}'
+    command = ["sh", "-c", start, "sh", chromium, *_OPTIONS, f"--user-data-dir={directory / 'profile'}"]
+    with open(directory / "browser.log", "wb") as log:
+        process = subprocess.Popen(
+            command, pass_fds=(from_us, to_us), stdin=subprocess.DEVNULL, stdout=log, stderr=log
+        )
+    os.close(from_us)
+    os.close(to_us)
+    try:
+        found = Page(to_browser, from_browser)
+        found.attach()
+        yield found
+    finally:
+        os.close(to_browser)  # that is how it is told to end
+        os.close(from_browser)
+        try:
+            process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(timeout=20)

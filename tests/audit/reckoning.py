@@ -1,0 +1,95 @@
+"""An audit without Spark: the pieces of a case one after the other, and their rows chunk by chunk.
+
+What `leveret.audit.auditing` does with many workers, for tests that make many audits. What the figures should
+be is left to them.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from leveret.audit.accounting import MESSAGES, account
+from leveret.audit.evidence import Case, of_directory
+from leveret.storage import events
+from leveret.storage.events import Event
+from leveret.testing.disk import SimulatedDisk
+
+Row = dict[str, Any]
+
+
+@dataclass
+class Reckoned:
+    """The table of messages as rows, and what was found damaged."""
+
+    rows: list[Row] = field(default_factory=list)
+    damage: set[str] = field(default_factory=set)
+    returned: dict[str, int] = field(default_factory=dict)
+    """By exchange."""
+
+    def of(self, queue: str, reader: str = "") -> dict[int, Row]:
+        """By offset."""
+        mine = [row for row in self.rows if (row["queue"], row["reader"]) == (queue, reader)]
+        found = {row["offset"]: row for row in mine}
+        assert len(found) == len(mine), "an offset is accounted for twice"
+        return found
+
+    @property
+    def lost(self) -> list[tuple[str, int]]:
+        return sorted((row["queue"], row["offset"]) for row in self.rows if row["state"] == "lost")
+
+    @property
+    def doubled(self) -> list[tuple[str, int]]:
+        twice = (row for row in self.rows if row["done"] > 1 or row["copies"] > 1)
+        return sorted((row["queue"], row["offset"]) for row in twice)
+
+
+def reckon(case: Case) -> Reckoned:
+    found = Reckoned(damage=set(case.damage))
+    by_log: dict[int, list[pa.RecordBatch]] = {}
+    for piece in case.pieces:
+        for batch in case.evidence.rows(piece):
+            if not batch.num_rows:
+                continue
+            if batch["event"][0].as_py() == Event.DAMAGED:
+                found.damage.update(batch["why"].to_pylist())
+            elif piece.log_id in case.returned:
+                for row in batch.to_pylist():
+                    count = found.returned.get(row["why"], 0)
+                    found.returned[row["why"]] = count + row["stop"] - row["start"]
+            else:
+                by_log.setdefault(batch["log"][0].as_py(), []).append(batch)
+    for log in case.logs:
+        for rows in _chunks(by_log.get(log.id, [])):
+            messages = account(rows, log)
+            assert messages.schema == MESSAGES
+            found.rows += messages.to_pylist()
+    return found
+
+
+def _chunks(batches: list[pa.RecordBatch]) -> Iterator[pa.Table]:
+    table = pa.Table.from_batches(batches, events.SCHEMA)
+    chunks = table["chunk"].to_numpy()
+    order = np.argsort(chunks, kind="stable")
+    table = table.take(pa.array(order))
+    edges = np.flatnonzero(np.diff(chunks[order])) + 1
+    for start, stop in zip([0, *edges.tolist()], [*edges.tolist(), len(chunks)], strict=True):
+        if start < stop:
+            yield table.slice(start, stop - start)
+
+
+def reckon_directory(path: Path) -> Reckoned:
+    with of_directory(str(path)) as case:
+        return reckon(case)
+
+
+def copy_disk(disk: SimulatedDisk, path: Path) -> Path:
+    """What is on a simulated disk, as real files."""
+    for name in disk.paths():
+        target = path / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(disk.read_bytes(name))
+    return path

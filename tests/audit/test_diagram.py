@@ -1,0 +1,81 @@
+"""The flow of messages as a drawing: no message is left out, nothing overlaps, and it stays readable."""
+
+from collections import Counter
+from itertools import pairwise
+
+from leveret.audit import diagram
+from leveret.audit.diagram import MOST_NODES, Drawing
+from leveret.audit.wording import Names
+from tests.audit import examples
+
+
+def links(findings):
+    return diagram.links_of(findings.flows, Names(findings))
+
+
+def test_flows_between_the_same_things_are_one_link():
+    flow = examples.flow("exchange", "in", "queue", "orders", 5)
+    found = links(examples.empty(flows=[flow, flow]))
+    assert list(found.values()) == [10]
+
+
+def test_what_leads_back_is_left_out():
+    assert links(examples.empty(flows=[examples.flow("queue", "orders", "exchange", "dead", 5)])) == {}
+
+
+def test_a_column_has_few_things_and_the_others_are_one():
+    whole = links(examples.many(things=60))
+    few = diagram.fewer(whole)
+    nodes = {node for link in few for node in (link.source, link.target)}
+    columns = Counter(node.column for node in nodes)
+    assert set(columns.values()) == {MOST_NODES}
+    assert sum(few.values()) == sum(whole.values())
+    others = {node.name for node in nodes if node.role == "others"}
+    assert others == {"49 other exchanges", "49 other queues", "49 other consumers"}
+
+
+def test_a_link_that_passes_a_column_has_its_lane_there():
+    found = diagram.with_lanes(links(examples.well()))
+    columns = sorted({node.column for link in found for node in (link.source, link.target)})
+    following = set(pairwise(columns))
+    assert {(link.source.column, link.target.column) for link in found} <= following
+    returned = [link for link in found if link.target.name == "returned"]
+    assert [found[link] for link in returned] == [12_500] * 4
+
+
+def test_things_in_a_column_do_not_overlap():
+    for findings in (examples.well(), examples.many(things=60), examples.nasty()):
+        drawing = Drawing(diagram.with_lanes(diagram.fewer(links(findings))))
+        for column in drawing.columns:
+            places = sorted(
+                (place.y, place.y + place.height)
+                for node, place in drawing.places.items()
+                if node.column == column
+            )
+            for above, below in pairwise(places):
+                assert above[1] < below[0]
+
+
+def test_things_stand_where_their_messages_come_from_and_the_others_last():
+    flows = [
+        examples.flow("exchange", "large", "queue", "fed by the large", 5),
+        examples.flow("exchange", "large", "queue", "z", 95),
+        examples.flow("exchange", "small", "queue", "a", 50),
+    ]
+    drawing = Drawing(links(examples.empty(flows=flows[::-1])))
+    assert [node.name for node in drawing.places] == ["large", "small", "z", "fed by the large", "a"]
+    crowded = Drawing(diagram.fewer(links(examples.many())))
+    assert {node.role for node in list(crowded.places)[:11]} == {"thing"}
+    assert list(crowded.places)[11].role == "others"
+
+
+def test_the_more_messages_the_wider_a_link():
+    drawing = Drawing(links(examples.well()))
+    by_count = sorted(drawing.links, key=drawing.links.__getitem__)
+    wide = [drawing.thickness(link) for link in by_count]
+    assert wide == sorted(wide)
+    assert wide[0] >= 1
+
+
+def test_a_reader_without_flows_gets_an_empty_drawing():
+    assert diagram.flows(examples.empty()).startswith("<svg")

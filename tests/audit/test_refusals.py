@@ -1,0 +1,151 @@
+"""What can't be audited: one sentence, exit code 1, nothing touched; and Spark is not started for it."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+from xxhash import xxh3_64_intdigest
+
+from leveret.cli.main import app
+from leveret.spark.endpoint import Endpoint, find
+from leveret.spark.options import BrokerOptions
+from leveret.storage import formats
+from leveret.storage.files import OsFiles
+from leveret.testing.broker import Broker
+from tests.differential.rabbitmq import free_ports
+from tests.semantics.client import Client
+from tests.storage.builders import make_store, messages
+
+HEADER = formats.HEADER_BYTES
+KINDS = ["checkpoint.*", "wal/*", "logs/*/msgs.*", "logs/*/index.*", "logs/*/snapshot.*"]
+
+
+def audit(tmp_path: Path, *words: object) -> Result:
+    """The command; it must not come so far that it writes something."""
+    out = tmp_path / "out"
+    ran = CliRunner().invoke(app, ["audit", *map(str, words), "--out", str(out)], catch_exceptions=False)
+    assert ran.exit_code == 1
+    assert ran.stdout == ""
+    assert not out.exists()
+    assert len(ran.stderr.strip().splitlines()) == 1, ran.stderr
+    return ran
+
+
+def fingerprint(path: Path) -> str:
+    """Of every file and directory below, with its content."""
+    digest = hashlib.sha256()
+    for each in sorted(path.rglob("*")):
+        digest.update(str(each).encode() + b"\0")
+        digest.update(each.read_bytes() if each.is_file() else b"")
+    return digest.hexdigest()
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A store that was closed, with files of all kinds."""
+    path = tmp_path / "data"
+    store = make_store(OsFiles(str(path)))
+    log = store.create_log(label='["/", "orders"]')
+    cursor = store.create_cursor(log, "queue")
+    store.append(log, messages(200))
+    store.sync()
+    for _ in range(100):
+        cursor.settle(cursor.take(1))
+    store.checkpoint()
+    store.sync()
+    store.close()
+    return path
+
+
+def newer(path: Path) -> None:
+    """With a checksum that is right."""
+    content = bytearray(path.read_bytes())
+    content[8] = formats.VERSION + 1
+    content[HEADER - 8 : HEADER] = xxh3_64_intdigest(content[: HEADER - 8]).to_bytes(8, "little")
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_newer_format_is_refused(data: Path, tmp_path: Path, kind: str) -> None:
+    newer(max(data.glob(kind)))
+    before = fingerprint(data)
+    ran = audit(tmp_path, "--data", data)
+    assert "version" in ran.stderr
+    assert fingerprint(data) == before
+
+
+def test_a_directory_that_a_broker_has_open_is_refused_and_the_broker_goes_on(tmp_path: Path) -> None:
+    with Broker(tmp_path / "data") as broker:
+        channel = Client(broker.port).channel().confirm_select()
+        channel.declare("q")
+        channel.publish_confirmed("q", "one")
+        before = fingerprint(tmp_path / "data")
+        ran = audit(tmp_path, "--data", tmp_path / "data")
+        assert "another process" in ran.stderr or "in use" in ran.stderr or "locked" in ran.stderr
+        assert fingerprint(tmp_path / "data") == before
+        channel.publish_confirmed("q", "two")
+
+
+def nothing(path: Path) -> None:
+    path.mkdir()
+
+
+def missing(path: Path) -> None:
+    pass
+
+
+def somebody_elses(path: Path) -> None:
+    (path / "photos").mkdir(parents=True)
+    (path / "photos" / "cat.png").write_bytes(b"meow")
+
+
+def with_a_name_like_ours(path: Path) -> None:
+    (path / "logs").mkdir(parents=True)
+    (path / "logs" / "access.log").write_bytes(b"GET /")
+
+
+def a_file(path: Path) -> None:
+    path.write_bytes(b"hello")
+
+
+@pytest.mark.parametrize("make", [nothing, missing, somebody_elses, with_a_name_like_ours, a_file])
+def test_what_is_no_data_directory_is_refused(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    make(tmp_path / "data")
+    before = fingerprint(tmp_path)
+    ran = audit(tmp_path, "--data", tmp_path / "data")
+    assert str(tmp_path / "data") in ran.stderr or "checkpoint" in ran.stderr
+    assert fingerprint(tmp_path) == before
+
+
+def test_without_java_it_is_said(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    before = fingerprint(data)
+    ran = audit(tmp_path, "--data", data)
+    assert "Spark needs Java" in ran.stderr
+    assert fingerprint(data) == before
+
+
+def test_a_broker_that_is_away_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def quickly(options: BrokerOptions) -> Endpoint:
+        return find(options, timeout_s=0.1)
+
+    (port,) = free_ports(1)
+    monkeypatch.setattr("leveret.audit.evidence.find", quickly)
+    ran = audit(tmp_path, "--url", f"amqp://guest:guest@127.0.0.1:{port}/")
+    assert "no broker answered" in ran.stderr
+
+
+def test_the_directory_may_be_read_only(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So far that Java is asked for."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    shutil.copytree(data, tmp_path / "copy")
+    for path in (tmp_path / "copy").rglob("*"):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    assert "Java" in audit(tmp_path, "--data", tmp_path / "copy").stderr

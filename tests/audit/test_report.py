@@ -1,0 +1,332 @@
+"""The report of an audit: what is in it, that names stay names, and that a browser needs nothing else."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta, timezone
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from leveret.audit import report
+from leveret.audit.elements import ROWS_SHOWN
+from leveret.audit.findings import Findings
+from leveret.audit.wording import plain
+from tests.audit import browser, examples
+
+VOID = frozenset(("meta", "link", "br"))
+EXAMPLES = {
+    "well": examples.well,
+    "lost and doubled": examples.lost_and_doubled,
+    "empty": examples.empty,
+    "nasty": examples.nasty,
+    "many": examples.many,
+}
+
+
+@dataclass
+class Element:
+    name: str
+    attributes: dict[str, str | None]
+    children: list["Element | str"] = field(default_factory=list)
+
+    def all(self, name: str) -> list["Element"]:
+        return [each for each in self.walk() if each.name == name]
+
+    def walk(self) -> Iterator["Element"]:
+        for child in self.children:
+            if isinstance(child, Element):
+                yield child
+                yield from child.walk()
+
+    @property
+    def text(self) -> str:
+        return "".join(each if isinstance(each, str) else each.text for each in self.children)
+
+    def section(self, anchor: str) -> "Element":
+        (found,) = (each for each in self.all("section") if each.attributes["aria-labelledby"] == anchor)
+        return found
+
+
+class Reader(HTMLParser):
+    """Builds the tree, and is strict: what is opened is closed, in the right order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.root = Element("", {})
+        self._open = [self.root]
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert len(dict(attrs)) == len(attrs), f"{tag} has an attribute twice"
+        element = Element(tag, dict(attrs))
+        self._open[-1].children.append(element)
+        if tag not in VOID:
+            self._open.append(element)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop().name == tag
+
+    def handle_data(self, data: str) -> None:
+        self._open[-1].children.append(data)
+
+
+def parsed(findings: Findings) -> Element:
+    """As a browser would see it."""
+    reader = Reader()
+    reader.feed(report.html(findings))
+    reader.close()
+    assert reader._open == [reader.root]
+    return reader.root
+
+
+def rows(part: Element) -> list[list[str]]:
+    """Of its first table."""
+    table = part if part.name == "table" else part.all("table")[0]
+    return [[cell.text for cell in row.children] for row in table.all("tbody")[0].all("tr")]
+
+
+@pytest.fixture(params=EXAMPLES.values(), ids=EXAMPLES.keys(), scope="module")
+def page(request) -> Element:
+    return parsed(request.param())
+
+
+# the form of every report
+
+
+def test_headings_are_in_order_and_there_is_one_first(page):
+    levels = [int(each.name[1]) for each in page.walk() if re.fullmatch("h[1-6]", each.name)]
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(later <= earlier + 1 for earlier, later in pairwise(levels))
+
+
+def test_tables_have_headings_with_a_scope_and_are_full(page):
+    for table in page.all("table"):
+        columns = table.all("thead")[0].all("th")
+        assert all(each.attributes["scope"] == "col" for each in columns)
+        for row in table.all("tbody")[0].all("tr"):
+            assert len(row.children) == len(columns)
+            assert row.children[0].attributes["scope"] == "row"
+
+
+def test_drawings_have_a_title(page):
+    for drawing in page.all("svg"):
+        assert drawing.attributes["role"] == "img"
+        assert drawing.children[0].name == "title"
+        assert drawing.children[0].text
+
+
+def test_ids_are_unique_and_links_lead_somewhere(page):
+    ids = Counter(each.attributes["id"] for each in page.walk() if "id" in each.attributes)
+    assert set(ids.values()) == {1}
+    assert {each.attributes["href"].removeprefix("#") for each in page.all("a")} <= ids.keys()
+
+
+def test_nothing_is_fetched_and_no_script_is_run(page):
+    assert {each.name for each in page.walk()}.isdisjoint(
+        {"script", "img", "iframe", "object", "embed", "base"}
+    )
+    names = {name for each in page.walk() for name in each.attributes}
+    assert not any(name.startswith("on") or name in ("src", "srcset", "action") for name in names)
+    assert [each.attributes["href"] for each in page.all("link")] == ["data:,"]
+    (style,) = page.all("style")
+    assert "url(" not in style.text
+    assert "@import" not in style.text
+    (policy,) = (each for each in page.all("meta") if "http-equiv" in each.attributes)
+    assert policy.attributes["content"].startswith("default-src 'none';")
+
+
+# the verdict and what follows it
+
+
+def test_the_verdict_is_the_first_heading():
+    (heading,) = parsed(examples.well()).all("h1")
+    assert heading.text.startswith("Every message is accounted for: 257,941 published")
+
+
+def test_the_lost_and_the_doubled_stand_directly_below_the_verdict():
+    page = parsed(examples.lost_and_doubled())
+    assert page.all("h1")[0].text == "3 messages are lost and 1 is doubled."
+    assert [each.text for each in page.all("h2")][:2] == ["Lost messages", "Doubled messages"]
+    assert [row[1] for row in rows(page.section("lost"))] == ["17", "18", "140,002"]
+    assert rows(page.section("doubled"))[0][:3] == ["orders", "99,100", "settled as done 2 times"]
+
+
+def test_the_lost_that_are_not_listed_are_counted():
+    account = examples.account(examples.ORDERS, published=5_000, lost=1_200)
+    listed = [examples.found(examples.ORDERS, 3, "lost")]
+    page = parsed(examples.empty(queues=[account], lost=listed))
+    assert "1,199 more are in the table of messages: audit/messages" in page.section("lost").text
+
+
+def test_where_all_is_well_nothing_is_said_to_be_lost():
+    assert "Lost messages" not in [each.text for each in parsed(examples.well()).all("h2")]
+
+
+@pytest.mark.parametrize(
+    ("findings", "kind"),
+    [
+        (examples.well(), "well"),
+        (examples.lost_and_doubled(), "lost"),
+        (examples.empty(damage=["segment 7"]), "attention"),
+    ],
+    ids=["well", "lost", "damaged"],
+)
+def test_the_verdict_is_marked_by_more_than_a_colour(findings, kind):
+    header = parsed(findings).all("header")[0]
+    (box,) = (each for each in header.all("div") if "verdict" in (each.attributes.get("class") or ""))
+    assert box.attributes["class"] == f"verdict {kind}"
+    assert box.all("span")[0].text == {"well": "✓", "lost": "✗", "attention": "!"}[kind]
+
+
+def test_each_part_without_findings_says_so():
+    page = parsed(examples.empty())
+    for anchor in ("queues", "holes", "loops", "deadlines", "latencies", "dead-letters", "flows", "advice"):
+        assert [each.attributes["class"] for each in page.section(anchor).all("p")] == ["none"]
+
+
+# sections
+
+
+def test_a_queue_is_shown_with_what_became_of_its_messages():
+    page = parsed(examples.lost_and_doubled())
+    first = rows(page.section("queues"))[0]
+    assert first[:3] == ["orders", "200,000", "200,000"]
+    assert first[3] == "200,0004,312 again"
+    assert first[7:9] == ["3", "1"]
+    for part in ("acked 198,950", "dead lettered 612", "in flight 1", "lost 3"):
+        assert part in first[9]
+
+
+def test_a_group_and_a_missing_window_are_told_of():
+    names = [row[0] for row in rows(parsed(examples.well()).section("queues"))]
+    assert "orders.topic.0group billing" in names
+    assert "mail.outgoingno audit window" in names
+
+
+def test_virtual_hosts_are_named_where_there_are_several():
+    accounts = [
+        examples.account(examples.Reader("orders", vhost=host), published=1) for host in ("/", "shop")
+    ]
+    names = [row[0] for row in rows(parsed(examples.empty(queues=accounts)).section("queues"))]
+    assert names == ["/: orders", "shop: orders"]
+
+
+def test_a_hole_says_who_holds_it_since_when_and_how_long():
+    found = rows(parsed(examples.well()).section("holes"))[0]
+    assert found[1:7] == ["51,200", "1", "in flight", "billing-2", "2026-09-15 11:42:48", "47 min 12 s"]
+
+
+def test_deadlines_are_counted_by_queue():
+    assert rows(parsed(examples.well()).section("deadlines")) == [["orders", "38", "204,312", "< 0.1 %"]]
+
+
+def test_every_queue_has_a_plot_for_each_stage_that_is_known():
+    section = parsed(examples.well()).section("latencies")
+    titles = [each.all("title")[0].text for each in section.all("svg")]
+    assert len(titles) == 4 * 3 - 1
+    assert [each.text for each in section.all("h3")][
+        -1
+    ] == "orders.topic.0, group billing"  # the fewest messages
+    assert "mail.outgoing: from publish to confirm" not in titles
+    for drawing in section.all("svg"):
+        lines = [each.attributes["class"] for each in drawing.all("path")]
+        assert lines == ["line p50", "line p95", "line p99"]
+
+
+def test_queues_that_are_not_drawn_are_counted_and_listed():
+    section = parsed(examples.many()).section("latencies")
+    assert len(section.all("h3")) == 12
+    assert "28 queues with fewer messages are not drawn." in section.text
+    assert len(rows(section)) == 40 * 3
+
+
+def test_dead_letters_have_a_bar_as_long_as_they_are_many():
+    section = parsed(examples.well()).section("dead-letters")
+    bars = [float(each.attributes["width"]) for each in section.all("table")[0].all("rect")]
+    assert bars == sorted(bars, reverse=True)
+    assert bars[0] == 100
+
+
+def test_returned_messages_are_counted_by_exchange():
+    section = parsed(examples.well()).section("dead-letters")
+    assert [row[:2] for row in rows(section.all("table")[1])] == [
+        ["orders.in", "125"],
+        ["default exchange", "3"],
+    ]
+
+
+def test_advice_comes_with_its_sentence():
+    found = rows(parsed(examples.well()).section("advice"))[1]
+    assert found[5] == "40 ms *"
+    assert found[7:] == [
+        "120",
+        "6.8 × as fast",
+        "it waits for the next message: 40 ms on the way, 6 ms of work",
+    ]
+
+
+def test_damaged_files_are_named():
+    page = parsed(examples.empty(damage=["queues/7/00000000.seg: a record's sum is wrong"]))
+    assert rows(page.section("evidence")) == [["queues/7/00000000.seg: a record's sum is wrong"]]
+
+
+def test_a_long_table_shows_its_first_rows_and_folds_the_others():
+    section = parsed(examples.many()).section("holes")
+    (more,) = section.all("details")
+    assert len(rows(section)) == ROWS_SHOWN
+    assert more.all("summary")[0].text == "980 more"
+    assert len(rows(more)) == 980
+
+
+def test_times_are_shown_in_utc_wherever_the_machine_is():
+    there = examples.TAKEN.astimezone(timezone(timedelta(hours=9)))
+    page = parsed(msgspec.structs.replace(examples.well(), taken=there))
+    assert "2026-09-15 12:30:00 UTC" in page.all("header")[0].text
+
+
+# names
+
+
+def test_names_are_text_whatever_they_are():
+    text = parsed(examples.nasty()).text
+    for name in examples.NASTY:
+        assert plain(name) in text
+
+
+def test_a_report_can_always_be_written():
+    for make in EXAMPLES.values():
+        written = report.html(make()).encode("utf-8")
+        assert b"\0" not in written
+        assert b"\x1b" not in written
+
+
+# in a browser
+
+
+@pytest.fixture(scope="module")
+def screen(tmp_path_factory) -> Iterator[browser.Page]:
+    with browser.page(tmp_path_factory.mktemp("browser")) as found:
+        yield found
+
+
+@pytest.mark.needs_browser
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("name", ["lost and doubled", "nasty"])
+def test_a_browser_without_a_network_shows_it_whole(screen: browser.Page, tmp_path: Path, name, width):
+    path = tmp_path / "report.html"
+    path.write_text(report.html(EXAMPLES[name]()), encoding="utf-8")
+    screen.open(path, width=width, dark=width == 390)
+    assert screen.complaints == []
+    assert screen.requests == [path.as_uri()]
+    assert screen.ask("document.documentElement.scrollWidth <= window.innerWidth")
+    seen = screen.ask("[...document.querySelectorAll('h2')].filter(e => e.offsetHeight > 0).length")
+    assert seen == 13
+    texts = "[...document.querySelectorAll('h1, h2, h3, p')]"
+    cut = f"{texts}.filter(e => e.scrollWidth > e.clientWidth + 1).length"
+    assert screen.ask(cut) == 0
+    assert screen.printed().startswith(b"%PDF")

@@ -1,0 +1,57 @@
+"""How numbers, times and names are written; most of it is shown by the examples in the modules themselves."""
+
+import doctest
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from leveret.audit import markup, plots, wording
+from tests.audit import examples
+
+
+@pytest.mark.parametrize("module", [wording, markup, plots], ids=lambda module: module.__name__)
+def test_the_examples_of_a_module_hold(module):
+    found = doctest.testmod(module)
+    assert found.attempted > 0
+    assert found.failed == 0
+
+
+@pytest.mark.parametrize(
+    ("time_ms", "written"),
+    [
+        (0, "0 ms"),
+        (0.004, "< 0.01 ms"),
+        (999.4, "999 ms"),
+        (999.6, "1.0 s"),
+        (59_960, "1 min"),
+        (3_599_700, "1 h"),
+        (-5, "0 ms"),
+    ],
+)
+def test_a_duration_keeps_its_unit_when_it_is_rounded(time_ms, written):
+    assert wording.duration(time_ms) == written
+
+
+def test_an_age_is_counted_to_the_audit_and_a_time_without_a_zone_is_utc():
+    taken = datetime(2026, 9, 15, 12, tzinfo=UTC)
+    assert wording.age(taken - timedelta(minutes=5), taken) == "5 min"
+    assert wording.age(datetime(2026, 9, 15, 11, 55), taken) == "5 min"
+    assert wording.age(None, taken) == "–"
+
+
+def test_names_of_any_bytes_can_be_shown_and_written():
+    for name in examples.NASTY:
+        assert wording.plain(name).isprintable()
+        wording.plain(name).encode("utf-8")
+
+
+def test_nothing_else_is_well_or_a_loss_than_what_is_known_to_be():
+    tones = {
+        wording.tone(each) for each in ("purged", "skipped", "retention", "restart", "before the window", "?")
+    }
+    assert tones == {"neutral"}
+    assert (wording.tone("acked"), wording.tone("expired"), wording.tone("damaged")) == (
+        "well",
+        "attention",
+        "lost",
+    )
