@@ -4,7 +4,7 @@ BIN   := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test soak interop lint format types bench docs clean
+.PHONY: help setup demo run test soak interop lint format types bench docs clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -14,6 +14,9 @@ setup: ## Build .venv with the pinned versions and install the tools that tests 
 
 $(READY): pyproject.toml constraints.txt scripts/setup
 	@scripts/setup
+
+demo: $(READY) ## Show all of it in about a minute: kill what can be killed, then account for every message
+	$(BIN)/leveret demo
 
 run: $(READY) ## Run the broker on this machine; stop it with Ctrl-C
 	$(BIN)/leveret serve
@@ -38,12 +41,13 @@ format: $(READY) ## Format the code and mend what can be mended automatically
 types: $(READY) ## Check the types of the package
 	$(BIN)/mypy --strict src
 
-bench: $(READY) ## Measure store, broker, toolkit, Spark side and groups beside RabbitMQ, aio-pika and pika, on this machine
+bench: $(READY) ## Measure store, broker, toolkit, Spark side, groups and audit beside RabbitMQ, aio-pika and pika, on this machine
 	$(BIN)/python -m bench.storage
 	$(BIN)/python -m bench.broker
 	$(BIN)/python -m bench.client
 	$(BIN)/python -m bench.spark
 	$(BIN)/python -m bench.groups
+	$(BIN)/python -m bench.audit
 
 docs: $(READY) ## Write the pages that are generated: docs/guide/compatibility.md, from the tests
 	$(BIN)/python -m tests.compatibility

@@ -1,0 +1,109 @@
+"""What people see of the demo: a line for each scene, which moves while it lasts and stays when it is over.
+
+On a terminal, with bars; elsewhere a plain line now and then. All of that is on stderr; the verdict is the
+result and goes to stdout. The rule: a line says what was counted, and nothing that was only hoped for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Final, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+from rich.text import Text
+
+from leveret.cli.demo.verdict import Check
+
+_REFRESHES_PER_S: Final = 8
+_PLAIN_EACH_S: Final = 5.0
+_NAME_WIDTH: Final = 11
+
+
+class Stage:
+    """
+    with Stage() as stage:
+        scene = stage.scene("publishers")
+        scene.tell("120,000 of 200,000 confirmed", 0.6)
+        scene.end("200,000 confirmed")
+    """
+
+    def __init__(self) -> None:
+        self._console = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
+        self._progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=20),
+            TextColumn("{task.fields[said]}", markup=False),
+            console=self._console,
+            transient=True,
+            refresh_per_second=_REFRESHES_PER_S,
+            disable=not self._console.is_terminal,
+        )
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def scene(self, name: str) -> Scene:
+        """One that takes a while."""
+        return Scene(self, self._progress, name)
+
+    def note(self, name: str, said: str, *, mark: str = "✔", style: str = "green") -> None:
+        """Something that is over, or has just happened."""
+        self._console.print(_line(mark, style, name, said))
+
+    def plain(self, name: str, said: str) -> None:
+        """How a scene is going, where no bar can move."""
+        if not self._console.is_terminal:
+            self.note(name, said, mark="…", style="dim")
+
+
+class Scene:
+    """What is under way."""
+
+    def __init__(self, stage: Stage, progress: Progress, name: str) -> None:
+        self._stage = stage
+        self._progress = progress
+        self._name = name
+        self._task = progress.add_task(f"{name:<{_NAME_WIDTH}}", total=None, said="")
+        self._began_s = self._told_s = time.monotonic()
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self._began_s
+
+    def tell(self, said: str, done: float | None = None) -> None:
+        """How it is going; `done` is the share of the whole, where that is known."""
+        total = None if done is None else 1.0
+        self._progress.update(self._task, total=total, completed=min(done or 0.0, 1.0), said=said)
+        if time.monotonic() - self._told_s > _PLAIN_EACH_S:
+            self._told_s = time.monotonic()
+            self._stage.plain(self._name, said)
+
+    def end(self, said: str) -> None:
+        self._progress.remove_task(self._task)
+        self._stage.note(self._name, said)
+
+
+def show(checks: Sequence[Check], sentences: Sequence[str]) -> None:
+    """The verdict, line by line, on stdout."""
+    console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+    console.print()
+    for check in checks:
+        mark, style = ("✔", "green") if check.holds else ("✘", "bold red")
+        console.print(_line(mark, style, check.name, check.said))
+    console.print()
+    for sentence in sentences:
+        console.print(sentence)
+
+
+def _line(mark: str, style: str, name: str, said: str) -> Text:
+    return Text.assemble(" ", (mark, style), f" {name:<{_NAME_WIDTH}} ", said)
