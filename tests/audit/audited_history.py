@@ -154,7 +154,8 @@ class AuditedHistory(BrokerHistory):
         assert (found.lost, found.doubled) == ([], [])
         logs = {queue.log.id: queue.name for queue in self.broker.vhosts["/"].queues.values()}
         for log, name in logs.items():
-            if log in self.account.durable and log not in self.account.intents.deleted:
+            survived = found.logs.get(name) == log  # and not the queue of that name before it
+            if survived and log in self.account.durable and log not in self.account.intents.deleted:
                 self._compare_queue(found, log, name, promised=promised)
 
     def _compare_queue(self, found: Reckoned, log: int, name: str, *, promised: bool) -> None:

@@ -29,6 +29,8 @@ class Reckoned:
     damage: set[str] = field(default_factory=set)
     returned: dict[str, int] = field(default_factory=dict)
     """By exchange."""
+    logs: dict[str, int] = field(default_factory=dict)
+    """By queue."""
 
     def of(self, queue: str, reader: str = "") -> dict[int, Row]:
         """By offset."""
@@ -48,7 +50,7 @@ class Reckoned:
 
 
 def reckon(case: Case) -> Reckoned:
-    found = Reckoned(damage=set(case.damage))
+    found = Reckoned(damage=set(case.damage), logs={log.queue: log.id for log in case.logs})
     by_log: dict[int, list[pa.RecordBatch]] = {}
     for piece in case.pieces:
         for batch in case.evidence.rows(piece):

@@ -179,6 +179,18 @@ OURS = (
         "How far below the highest numbers are remembered; 100,000 without it.",
         words="below_the_window",
     ),
+    claim(
+        "x-audit-window",
+        SUPPORTED,
+        "How long the account of a message is kept after it is settled, in milliseconds.",
+        words="stays_in_the_audit_for_the_window an_audit_tells",
+    ),
+    claim(
+        "x-audit-bodies",
+        SUPPORTED,
+        "Whether the message itself is kept as long.",
+        words="with_bodies",
+    ),
 )
 
 EXCHANGE_TYPES = (

@@ -62,6 +62,23 @@ class TestJournal:
             Entry(Kind.RELEASED, [(1, 2)], 0, b"query", 0, now),
         ]
 
+    def test_what_is_taken_for_several_is_written_down_with_their_names_when_they_are_known(
+        self, store, log, cursor
+    ):
+        store.append(log, messages(4))
+        start = cursor.journal.next
+        assert cursor.take(4) == [(0, 4)]
+        cursor.note_taken([(0, 1), (2, 3)], who=b"alice")
+        cursor.note_taken([(1, 2), (3, 4)], who=b"bob")
+        found = cursor.entries(start, cursor.journal.next)
+        assert [(entry.kind, entry.ranges, entry.who) for entry in found] == [
+            (Kind.DELIVERED, [(0, 4)], b""),
+            (Kind.SYNCED, [(0, 1), (2, 3)], b"alice"),
+            (Kind.SYNCED, [(1, 2), (3, 4)], b"bob"),
+        ]
+        assert not cursor.audited
+        assert store.create_cursor(log, "audited", audit_us=1).audited
+
     def test_its_entries_can_be_read_by_their_numbers(self, store, log, cursor):
         store.append(log, messages(2))
         start = cursor.journal.next

@@ -142,6 +142,7 @@ class Fates:
                 known[start:stop] = True
         self._arrived(rows.of(Kind.SYNCED))
         self._taken(rows.of(*_TAKEN))
+        self._named(rows.of(*_TAKEN, Event.NAMED))
         self._came_back(rows.of(Kind.RETURNED))
         self._settled(rows.of(Kind.SETTLED))
         self._passed(rows.of(Event.PASSED))
@@ -157,8 +158,13 @@ class Fates:
         at, row = rows.spread()
         new = self.first[at] == 0
         self.first[at[new][::-1]] = rows.time_us[row[new][::-1]]
-        self.last[at], self.to[at] = rows.time_us[row], rows.who[row]
+        self.last[at] = rows.time_us[row]
         self.deliveries += np.bincount(at, minlength=CHUNK)
+
+    def _named(self, rows: Rows) -> None:
+        """To whom it went the last time; where it went to several, that is told by an entry of its own."""
+        at, row = rows.spread()
+        self.to[at] = rows.who[row]
 
     def _came_back(self, rows: Rows) -> None:
         at, row = rows.spread()

@@ -63,6 +63,16 @@ class Trail:
                 return
         self._waiting.append(new)
 
+    def forget(self, ranges: Sequence[Range]) -> None:
+        """These could not be written, and their publishers were told so."""
+        kept: deque[_Arrived] = deque()
+        for each in self._waiting:
+            left = OffsetSet([(each.start, each.stop)])
+            cut = ((max(start, each.start), min(stop, each.stop)) for start, stop in ranges)
+            left.remove_many([(start, stop) for start, stop in cut if start < stop])
+            kept.extend(each._replace(start=start, stop=stop) for start, stop in left.ranges())
+        self._waiting = kept
+
     def synced(self, safe_ticket: int) -> bool:
         """Notes what is safe now; whether all is."""
         waiting = self._waiting
@@ -102,7 +112,7 @@ class Trail:
         for entry in self._backwards():
             if entry.time_us < since_us:
                 break
-            if entry.kind is Kind.SYNCED and not noted:
+            if entry.kind is Kind.SYNCED and not entry.who and not noted:
                 noted = max(stop for _, stop in entry.ranges)
                 since_us = entry.not_before_us or entry.time_us
             elif entry.kind is Kind.SETTLED and entry.outcome not in _NEVER_SAFE:

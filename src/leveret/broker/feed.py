@@ -204,11 +204,7 @@ class Feed(Source):
                 self.broker.wake_later(self)
                 return
             credit = _shared_credit(chosen)
-            label = (
-                None if self.cursor.audited else b""
-            )  # of several: they get their shares, then their names
-            if len(chosen) == 1:
-                label = chosen[0][0].label
+            label = chosen[0][0].label if len(chosen) == 1 else b""
             taken, records = self.take(min(credit, self._batch), who=label)
             if not taken:
                 return
@@ -217,7 +213,7 @@ class Feed(Source):
             if self.broker.is_stalled(self):
                 return
 
-    def take(self, count: int, *, who: bytes | None, before: int | None = None) -> tuple[int, list[Record]]:
+    def take(self, count: int, *, who: bytes, before: int | None = None) -> tuple[int, list[Record]]:
         """The next messages that are ready go into flight: how many, and those of them that are alive."""
         ranges = self.cursor.take(count, who=who, before=before)
         if not ranges:

@@ -155,13 +155,15 @@ class Queue(Feed):
     def note_arrival(self, messages: Sequence[Message]) -> None:
         """For the audit: these are the last in the log."""
         if self.trail is not None:
-            time_us, ticket = self.log.newest_us, self.broker.store.ticket
+            time_us, ticket = self.log.newest_us or self.broker.now_us(), self.broker.store.ticket
             self.trail.arrived(messages, self.log.next, time_us=time_us, ticket=ticket)
             self.broker.audited[self.trail] = None
 
     def take_out(self, work: Work, ranges: Sequence[Range]) -> None:
         """What was published could not be written: it is not there, after all."""
         work.drop(self, ranges, Outcome.DROPPED)
+        if self.trail is not None:
+            self.trail.forget(ranges)
 
     def knows(self, message: Message) -> bool:
         """Whether a publish is known to be stored already."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
 import msgspec
 import typer
@@ -21,6 +21,8 @@ from leveret.cli.screen import Screen
 
 if TYPE_CHECKING:
     from leveret.audit.evidence import Case
+
+_ANSWER_S: Final = 10.0
 
 
 def audit(
@@ -84,7 +86,9 @@ def _case(data: Path | None, url: str) -> AbstractContextManager[Case]:
     from leveret.audit import evidence
     from leveret.spark.options import BrokerOptions
 
-    return evidence.of_broker(BrokerOptions(url=url)) if data is None else evidence.of_directory(str(data))
+    if data is not None:
+        return evidence.of_directory(str(data))
+    return evidence.of_broker(BrokerOptions(url=url, broker_timeout_s=_ANSWER_S))
 
 
 def _fail(screen: Screen, sentence: str) -> NoReturn:

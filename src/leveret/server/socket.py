@@ -32,7 +32,7 @@ _READ_STOP_BYTES = 8 << 20
 """More than this unsent, and the peer is not read from either: it asks for more than it takes."""
 _TCP_INFO_BYTES = 152
 _ROUND_TRIP_AT = 148
-"""`tcpi_min_rtt` in Linux's `struct tcp_info`: u32, in microseconds; not smoothed, so without delayed acks."""
+"""`tcpi_min_rtt` in Linux's `struct tcp_info`: u32, in microseconds; the least, so without delayed acks."""
 
 
 class AmqpSocket(asyncio.Protocol):

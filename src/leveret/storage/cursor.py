@@ -76,28 +76,27 @@ class Cursor:
         """Whether somebody will want to know who had what."""
         return max(self.journal.spec.retention.audit_us, self.log.spec.retention.audit_us) > 0
 
-    def take(self, n: int, *, who: bytes | None = b"", before: int | None = None) -> list[Range]:
+    def take(self, n: int, *, who: bytes = b"", before: int | None = None) -> list[Range]:
         """The next `n` messages that are ready (and below `before`) go into flight, to `who`.
 
         Fewer come when no more are ready, or when the durable mark is reached: then the next sync moves it.
-        With None as `who` it is not known yet: `note_taken` says it, before anybody can settle them.
         """
-        self.check(who or b"")
+        self.check(who)
         _check_number(n)
         recorder = self._recorder
         with recorder.lock:
             self.progress.wake(recorder.now_us())
             limit = self._safe_mark()
             taken = self.progress.take(n, limit=limit, before=before)
-            if taken and who is not None:
+            if taken:
                 recorder.record(self, Entry(Kind.DELIVERED, taken, who=who))
             self._move_mark(max((stop for _, stop in taken), default=0))
         return taken
 
     def note_taken(self, ranges: Sequence[Range], *, who: bytes) -> int:
-        """Who got what was taken for several."""
+        """For the audit: who got what was taken for several."""
         self.check(who)
-        return self._recorder.record(self, Entry(Kind.DELIVERED, ranges, who=who))
+        return self._recorder.record(self, Entry(Kind.SYNCED, ranges, who=who))
 
     def lease(self, n: int, *, who: bytes = b"") -> list[Range]:
         """The same for one who keeps account: they stay in flight also when the store is opened again.

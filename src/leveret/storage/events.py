@@ -47,6 +47,8 @@ class Event(IntEnum):
     """Something can't be read: `why` says what."""
     HELD = 35
     """They are in flight, says the cursor's state."""
+    NAMED = 36
+    """They went to `who`, of several."""
 
 
 SCHEMA = pa.schema(
@@ -141,6 +143,8 @@ def told(files: Files, view: LogView, *, log_id: int, end: int, report: Report) 
         counts, flat = _words(batch.column("body"))
         events = (flags >> 1).astype(np.int8)
         each = np.repeat(np.arange(len(numbers)), counts // 2)
+        named = np.array([bool(name) for name in who.dictionary.to_pylist()], bool)[_numbers(who.indices)]
+        events[(events == Kind.SYNCED) & named] = Event.NAMED
         start, stop, event = flat[0::2], flat[1::2], events[each]
         sought = event == Kind.SOUGHT  # from where it goes on: also what is left behind is to be told
         passed = sought & (stop > 0)

@@ -41,7 +41,9 @@ class Kind(IntEnum):
     MARKED = 5
     """Anything below the stop of the range may have been delivered by now."""
     SYNCED = 6
-    """These offsets were durable at the entry's time: for the audit."""
+    """For the audit, and of no effect: these offsets were durable at the entry's time; or, with a consumer's
+    name, they went to it, where the delivery itself names nobody, because it was to several.
+    """
     REOPENED = 7
     """After an unclean stop: anything below the stop of the range may have been delivered before."""
     LEASED = 8

@@ -65,7 +65,7 @@ class Faults:
         self._duplicates[queue] = n
         original = queue.take
 
-        def take(count: int, *, who: bytes | None, before: int | None = None) -> tuple[int, list[Record]]:
+        def take(count: int, *, who: bytes, before: int | None = None) -> tuple[int, list[Record]]:
             taken, records = original(count, who=who, before=before)
             copied = records[: self._duplicates[queue]]
             self._duplicates[queue] -= len(copied)

@@ -146,7 +146,7 @@ class Partition(Feed):
         """In orderly mode: for what is in flight or delayed, and not for credit."""
         return self.is_orderly and bool(self.progress.in_flight or self.progress.delayed)
 
-    def take(self, count: int, *, who: bytes | None, before: int | None = None) -> tuple[int, list[Record]]:
+    def take(self, count: int, *, who: bytes, before: int | None = None) -> tuple[int, list[Record]]:
         progress = self.progress
         limit = self.stream.readable()
         if self._waits_for_its_turn:

@@ -1,0 +1,270 @@
+"""Pictures of a running broker, over Flight: taken, read by the audit while clients are at work, dropped."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pika
+import pytest
+from pyarrow import flight
+
+from leveret.audit.errors import NothingToAudit
+from leveret.audit.evidence import of_broker
+from leveret.broker.accounts import hash_password
+from leveret.broker.definitions import PermissionRow, UserRow
+from leveret.flight import actions
+from leveret.flight.tickets import PieceTicket
+from leveret.server.flight.pictures import DIRECTORY, Pictures
+from leveret.spark.endpoint import Endpoint
+from leveret.spark.errors import BrokerAway, BrokerRefused
+from leveret.spark.options import BrokerOptions
+from leveret.storage.errors import Damage
+from leveret.storage.files import OsFiles
+from leveret.storage.picture import Picture, of_running
+from leveret.storage.segment import Report
+from leveret.storage.view import SegmentGone
+from leveret.testing.broker import Broker
+from tests.audit.reckoning import Reckoned, reckon
+from tests.differential.rabbitmq import free_ports
+from tests.server.bulk import Bulk, refusal
+from tests.storage.builders import make_store, messages
+
+AUDITED = {"x-audit-window": 3_600_000}
+WAIT_S = 30.0
+AT_ONCE = 50
+
+
+class TestKeeping:
+    @pytest.fixture
+    def root(self, tmp_path: Path) -> Path:
+        store = make_store(OsFiles(str(tmp_path)))
+        store.append(store.create_log(), messages(3))
+        store.checkpoint()
+        return tmp_path
+
+    def kept(self, root: Path) -> list[str]:
+        return sorted(path.name for path in (root / DIRECTORY).iterdir())
+
+    def test_a_picture_is_there_until_it_is_dropped(self, root):
+        pictures = Pictures(str(root))
+        name, picture, damage = pictures.take()
+        assert (pictures.named(name), damage, self.kept(root)) == (picture, [], [name])
+        pictures.drop(name)
+        pictures.drop(name)
+        assert (pictures.named(name), self.kept(root)) == (None, [])
+
+    def test_there_are_few_and_the_oldest_goes(self, root):
+        pictures = Pictures(str(root))
+        names = [pictures.take()[0] for _ in range(6)]
+        assert self.kept(root) == sorted(names[-4:])
+        assert [pictures.named(name) is not None for name in names] == [False] * 2 + [True] * 4
+
+    def test_what_another_process_has_left_goes(self, root):
+        Pictures(str(root)).take()
+        Pictures(str(root))
+        assert not (root / DIRECTORY).exists()
+
+    def test_when_the_store_was_faster_it_is_taken_again(self, root, monkeypatch):
+        failures = 4
+
+        def hurried(files: OsFiles, place: OsFiles, report: Report) -> Picture:
+            nonlocal failures
+            failures -= 1
+            if failures >= 0:
+                place.make_directory("logs")
+                raise SegmentGone("logs/1/msgs.0")
+            return of_running(files, place, report)
+
+        monkeypatch.setattr("leveret.server.flight.pictures.of_running", hurried)
+        pictures = Pictures(str(root))
+        name, _, _ = pictures.take()
+        assert self.kept(root) == [name]
+        failures = 5
+        with pytest.raises(SegmentGone):
+            pictures.take()
+        assert self.kept(root) == [name]
+
+    def test_what_can_not_be_taken_leaves_nothing(self, root, monkeypatch):
+        def full(files: OsFiles, place: OsFiles, report: Report) -> Picture:
+            place.make_directory("logs")
+            raise OSError(28, "no space left on device")
+
+        monkeypatch.setattr("leveret.server.flight.pictures.of_running", full)
+        with pytest.raises(OSError, match="no space"):
+            Pictures(str(root)).take()
+        assert self.kept(root) == []
+
+    def test_damage_is_told(self, root, monkeypatch):
+        def damaged(files: OsFiles, place: OsFiles, report: Report) -> Picture:
+            report(Damage("checkpoint.1", 0, None, "damaged"))
+            return of_running(files, place, lambda _: None)
+
+        monkeypatch.setattr("leveret.server.flight.pictures.of_running", damaged)
+        assert [each.file for each in Pictures(str(root)).take()[2]] == ["checkpoint.1"]
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    with Broker(tmp_path_factory.mktemp("pictures") / "data", flight=True) as broker:
+        yield broker
+
+
+def options(broker: Broker, user: str | None = None, password: str | None = None) -> BrokerOptions:
+    return BrokerOptions(url=broker.url, user=user, password=password, broker_timeout_s=WAIT_S)
+
+
+def audited(broker: Broker) -> Reckoned:
+    with of_broker(options(broker)) as case:
+        return reckon(case)
+
+
+def pictures_of(broker: Broker) -> list[Path]:
+    assert broker._directory is not None
+    return sorted((broker._directory / DIRECTORY).glob("*"))
+
+
+def port_of(broker: Broker) -> int:
+    assert broker.endpoint is not None
+    return broker.endpoint.port
+
+
+class Working(threading.Thread):
+    """Publishes with confirms and consumes, until it is stopped."""
+
+    def __init__(self, broker: Broker, queue: str) -> None:
+        super().__init__(daemon=True)
+        self._broker, self._queue = broker, queue
+        self._over = threading.Event()
+        self._rounds = threading.Semaphore(0)
+        self.confirmed = self.acked = 0
+
+    def run(self) -> None:
+        connection = pika.BlockingConnection(pika.URLParameters(self._broker.url + "?heartbeat=0"))
+        channel = connection.channel()
+        channel.queue_declare(self._queue, durable=True, arguments=AUDITED)
+        channel.confirm_delivery()
+        while not self._over.is_set():
+            for _ in range(AT_ONCE):
+                channel.basic_publish("", self._queue, b"m", pika.BasicProperties(delivery_mode=2))
+                self.confirmed += 1
+            for _ in range(AT_ONCE // 2):
+                method, _, _ = channel.basic_get(self._queue)
+                channel.basic_ack(method.delivery_tag)
+                self.acked += 1
+            self._rounds.release()
+        connection.close()
+
+    def wait_for_rounds(self, count: int) -> None:
+        for _ in range(count):
+            assert self._rounds.acquire(timeout=WAIT_S)
+
+    def stop(self) -> None:
+        self._over.set()
+        self.join(WAIT_S)
+
+
+class TestALiveAudit:
+    @pytest.fixture
+    def working(self, broker: Broker) -> Iterator[Working]:
+        working = Working(broker, "orders")
+        working.start()
+        working.wait_for_rounds(1)
+        yield working
+        working.stop()
+
+    def test_the_figures_fit_together_while_clients_are_at_work_and_later_there_are_more(
+        self, broker, working
+    ):
+        confirmed, acked = working.confirmed, working.acked
+        first = audited(broker)
+        working.wait_for_rounds(3)
+        second = audited(broker)
+        for found in (first, second):
+            assert (found.lost, found.doubled, found.damage) == ([], [], set())
+            rows = found.of("orders").values()
+            assert len(rows) >= sum(row["confirmed"] is not None for row in rows)
+            assert all(row["published"] for row in rows)
+        (published, done), (published_later, done_later) = (
+            (len(rows), sum(row["outcome"] == "acked" for row in rows))
+            for rows in (found.of("orders").values() for found in (first, second))
+        )
+        assert confirmed <= published < published_later
+        assert acked - 1 <= done < done_later  # the last ack may be on its way
+
+    def test_when_everything_has_come_to_rest_the_figures_are_those_of_the_client(self, broker):
+        working = Working(broker, "rest")
+        working.start()
+        working.wait_for_rounds(2)
+        working.stop()
+        rows = audited(broker).of("rest").values()
+        assert sum(row["confirmed"] is not None for row in rows) == len(rows) == working.confirmed
+        assert sum(row["outcome"] == "acked" for row in rows) == working.acked
+
+    def test_it_knows_how_far_away_clients_are(self, broker, working):
+        with of_broker(options(broker)) as case:
+            assert len(case.round_trips_ms) >= 1
+            assert all(0 <= each < WAIT_S * 1000 for each in case.round_trips_ms.values())
+
+    def test_the_picture_is_gone_afterwards(self, broker):
+        with of_broker(options(broker)) as case:
+            assert len(pictures_of(broker)) == 1
+            assert case.described.startswith("the broker at ")
+        assert pictures_of(broker) == []
+
+    def test_the_picture_is_gone_also_when_the_audit_fails(self, broker):
+        with pytest.raises(ZeroDivisionError), of_broker(options(broker)):
+            raise ZeroDivisionError
+        assert pictures_of(broker) == []
+
+    def test_a_picture_that_was_dropped_can_not_be_read(self, broker):
+        bulk = Bulk(port_of(broker))
+        taken = bulk.ask(actions.TakePicture())
+        assert bulk.ask(actions.DropPicture(taken.picture)) == actions.Done()
+        with pytest.raises(flight.FlightServerError) as raised:
+            bulk.read(PieceTicket(taken.picture, "published", 1, 0))
+        assert "not there any more" in refusal(raised.value).text
+
+    def test_queues_that_are_deleted_meanwhile_are_still_in_it(self, broker):
+        connection = pika.BlockingConnection(pika.URLParameters(broker.url + "?heartbeat=0"))
+        channel = connection.channel()
+        channel.queue_declare("brief", durable=True, arguments=AUDITED)
+        channel.confirm_delivery()
+        channel.basic_publish("", "brief", b"m", pika.BasicProperties(delivery_mode=2))
+        with of_broker(options(broker)) as case:
+            channel.queue_delete("brief")
+            for _ in range(3):
+                broker.call(broker.server.broker.store.checkpoint)
+            assert len(reckon(case).of("brief")) == 1
+        connection.close()
+
+
+class TestWhoMayNot:
+    def test_a_user_who_is_no_administrator_is_refused_in_a_sentence(self, broker):
+        def add() -> None:
+            accounts = broker.server.broker.accounts
+            accounts.put(UserRow("rita", hash_password(b"secret", b"salt")))
+            accounts.permit(PermissionRow("/", "rita", ".*", ".*", ".*"))
+
+        broker.call(add)
+        with pytest.raises(BrokerRefused) as raised, of_broker(options(broker, "rita", "secret")):
+            raise AssertionError
+        sentence = "an audit is for users with the tag 'administrator', and 'rita' has it not"
+        assert sentence in str(raised.value)
+        assert pictures_of(broker) == []
+
+    def test_a_broker_that_is_away_is_a_sentence(self):
+        (port,) = free_ports(1)
+        nowhere = BrokerOptions(url=f"amqp://guest:guest@127.0.0.1:{port}/", broker_timeout_s=0.2)
+        with pytest.raises(BrokerAway), of_broker(nowhere):
+            raise AssertionError
+
+    def test_another_broker_is_not_audited(self, broker, monkeypatch):
+        def found(options: BrokerOptions) -> Endpoint:
+            return Endpoint(options, "RabbitMQ", None)
+
+        monkeypatch.setattr("leveret.audit.evidence.find", found)
+        sentence = "is RabbitMQ, which keeps no account"
+        with pytest.raises(NothingToAudit, match=sentence), of_broker(options(broker)):
+            raise AssertionError
