@@ -66,6 +66,21 @@ class TestStates:
         row = only(published(4), synced(4), told(Kind.DELIVERED, 4, who="c"), held(4))
         assert (row["state"], row["delivered_to"], row["deliveries"]) == ("in flight", "c", 1)
 
+    def test_what_was_delivered_to_several_went_to_the_one_that_is_named_for_it(self):
+        both = told(Kind.DELIVERED, 4, 6)
+        found = messages(published(4, 6), both, told(Event.NAMED, 4, who="a"), told(Event.NAMED, 5, who="b"))
+        assert [(row["delivered_to"], row["deliveries"]) for row in found.values()] == [("a", 1), ("b", 1)]
+
+    def test_a_later_delivery_to_one_counts_more_than_an_earlier_name(self):
+        row = only(
+            published(4),
+            told(Kind.DELIVERED, 4),
+            told(Event.NAMED, 4, who="a"),
+            told(Kind.RETURNED, 4),
+            told(Kind.DELIVERED, 4, who="b"),
+        )
+        assert (row["delivered_to"], row["deliveries"]) == ("b", 2)
+
     def test_what_is_settled_is_settled_whether_the_log_has_it_or_not(self):
         for there in ([], [published(4)]):
             row = only(*there, synced(4), told(Kind.DELIVERED, 4), acked(4), standing(4))

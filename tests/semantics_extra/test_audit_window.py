@@ -390,3 +390,19 @@ def test_returned_messages_go_after_the_longest_window(
     channel.delete("longer")
     checkpoint(broker, 2)
     assert audited().returned == {}
+
+
+def test_of_messages_that_were_shared_out_each_is_told_with_its_consumer(
+    declared: Callable[..., Channel], connect: Callable[..., Client], audited: Callable[[], Reckoned]
+) -> None:
+    channel = declared()
+    consumers = {tag: connect().channel() for tag in ("ann", "bob")}
+    for tag, consumer in consumers.items():
+        consumer.qos(10)
+        consumer.consume("q", tag)
+    channel.publish_confirmed("q", *map(str, range(6)))
+    got = {tag: [int(each.text) for each in consumer.deliveries(3)] for tag, consumer in consumers.items()}
+    rows = audited().of("q")
+    told = {offset: row["delivered_to"].rpartition(" ")[2] for offset, row in rows.items()}
+    assert told == {offset: tag for tag, offsets in got.items() for offset in offsets}
+    assert [row["deliveries"] for row in rows.values()] == [1] * 6
