@@ -331,10 +331,10 @@ def test_how_a_pipeline_is_going_is_seen_from_another_terminal(tmp_path: Path):
     result = runner.invoke(app, ["pipeline", "status", str(file)])
     assert (result.exit_code, "has not been run" in result.output) == (1, True)
     state, status = State(read(file)), Status.first("orders")
-    state.report(status.now(state="running", batch=7, messages=1200, rejected=3, lag=50))
+    state.report(status.now(state="running", batch=7, messages=1200, acked=1000, rejected=3, lag=50))
     result = runner.invoke(app, ["pipeline", "status", str(file)])
     assert "orders: running" in result.stdout
-    assert "1,200 messages, 3 rejected, 50 messages waiting" in result.stdout
+    assert "1,200 messages, 1,000 acked, 3 rejected, 50 messages waiting" in result.stdout
     assert json.loads(runner.invoke(app, ["pipeline", "status", str(file), "--json"]).stdout)["batch"] == 7
 
 

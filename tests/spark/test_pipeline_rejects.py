@@ -188,15 +188,21 @@ def test_rejects_are_settled_for_the_cursor_that_the_file_names(place):
 
 def test_a_verdict_is_for_one_batch_of_one_query_and_grows_by_rounds(place):
     pipeline = place.declared()
-    first = verdicts.read(pipeline, 7).with_more([("q", 0, 3), ("q", 0, 2), ("q", 0, 9), ("r", 1, 0)])
+    first = verdicts.read(pipeline, 7).with_more(
+        {("q", 0, 3): "parse", ("q", 0, 2): "parse", ("q", 0, 9): "input: amount", ("r", 1, 0): "parse"}
+    )
     assert first.rounds == [
-        [verdicts.Part("q", 0, [(2, 4), (9, 10)]), verdicts.Part("r", 1, [(0, 1)])],
+        [
+            verdicts.Part("q", 0, [(9, 10)], "input: amount"),
+            verdicts.Part("q", 0, [(2, 4)], "parse"),
+            verdicts.Part("r", 1, [(0, 1)], "parse"),
+        ],
     ]
     verdicts.write(pipeline, first)
     found = verdicts.read(pipeline, 7)
     assert found == first
-    assert found.with_more(first.rejected()) is found
-    second = found.with_more([("q", 0, 3), ("q", 0, 4)])
+    assert found.with_more(dict.fromkeys(first.rejected(), "")) is found
+    second = found.with_more({("q", 0, 3): "", ("q", 0, 4): ""})
     assert second.rounds == [*first.rounds, [verdicts.Part("q", 0, [(4, 5)])]]
     assert verdicts.read(pipeline, 8).rounds == []
     (place.path / "checkpoint/query").mkdir()

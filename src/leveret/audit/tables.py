@@ -283,7 +283,7 @@ def _three(values: Sequence[float] | None) -> tuple[float | None, float | None, 
 def _dead_letters(spark: SparkSession) -> list[DeadLetters]:
     rows = spark.sql(f"""
         SELECT {_NAMED}, outcome, count(*) AS messages,
-               coalesce(nullif(why, ''), if(outcome = 'sent to rejects', settled_by, ''), '') AS reason
+               coalesce(why, '') AS reason
         FROM {VIEW}
         WHERE outcome IN ('rejected', 'dead lettered', 'expired', 'dropped', 'sent to rejects', 'damaged')
         GROUP BY {_NAMED}, outcome, reason ORDER BY messages DESC, {_NAMED}""")

@@ -223,7 +223,7 @@ class Leases:
         for lease in done:
             del query.leases[lease.number]
 
-    def reject(self, name: str, ranges: Sequence[Range]) -> None:
+    def reject(self, name: str, ranges: Sequence[Range], *, why: bytes = b"") -> None:
         """What the query holds of these is among its rejects: settled as that, and in no lease any more."""
         query = self.queries.get(name)
         if query is None:
@@ -237,7 +237,8 @@ class Leases:
             if rejected:
                 left.remove_many(rejected)
                 changed.append(msgspec.structs.replace(lease, ranges=list(left.ranges())))
-                transaction.settle(self.queue.cursor, rejected, Outcome.SENT_TO_REJECTS, who=query.label)
+                outcome = Outcome.SENT_TO_REJECTS
+                transaction.settle(self.queue.cursor, rejected, outcome, who=query.label, why=why)
                 change.put(changed[-1])
         if changed:
             transaction.commit()

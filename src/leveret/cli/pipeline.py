@@ -186,7 +186,7 @@ def _brief(status: Status) -> str:
 
 def _apart(status: Status) -> str:
     """What is not in the tables, or not yet."""
-    found = [f"{status.rejected:,} rejected"]
+    found = [f"{status.acked:,} acked", f"{status.rejected:,} rejected"]
     if status.duplicates:
         found.append(counted(status.duplicates, "duplicate"))
     if status.in_windows:

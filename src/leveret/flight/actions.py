@@ -108,6 +108,7 @@ class Reject(_Said, frozen=True):
     query: str
     ranges: bytes
     """As in `Portion`; what the query does not hold is left as it is."""
+    why: str = ""
 
 
 class Release(_Said, frozen=True):
@@ -270,6 +271,7 @@ class RejectRead(_Said, frozen=True):
     query: str
     ranges: dict[str, bytes]
     """By stream, as in `Portion`; what the group has settled is left as it is."""
+    why: str = ""
 
 
 # a batch that is written

@@ -299,11 +299,11 @@ class Partition(Feed):
             if ranges:
                 self.cursor.drop(ranges, Outcome.ACKED, who=who)
 
-    def reject_read(self, ranges: Iterable[Range], *, who: bytes) -> None:
+    def reject_read(self, ranges: Iterable[Range], *, who: bytes, why: bytes = b"") -> None:
         """A query has published these among its rejects."""
         rejected = [ready for start, stop in ranges for ready in self.progress.ready_within(start, stop)]
         if rejected:
-            self.cursor.drop(rejected, Outcome.SENT_TO_REJECTS, who=who)
+            self.cursor.drop(rejected, Outcome.SENT_TO_REJECTS, who=who, why=why)
 
     def void(self) -> None:
         """Takes everything back that members hold: their acks are refused from now on."""

@@ -19,7 +19,7 @@ from leveret.broker.streams.stream import Stream
 from leveret.broker.vhost import VirtualHost
 from leveret.flight import actions
 from leveret.flight.tickets import StageDescriptor, pack_ranges
-from leveret.server.flight.reading import Reading, ordered_ranges
+from leveret.server.flight.reading import Reading, ordered_ranges, reason
 from leveret.storage.errors import StorageError
 from leveret.storage.log import Log
 from leveret.storage.offsets import OffsetSet
@@ -91,7 +91,8 @@ class Answers:
                 return actions.Planned(queue.log.id, [_portion(lease) for lease in found if lease.ranges])
             case actions.Reject():
                 leases = self._consumed(user, request.vhost, request.queue).queries()
-                leases.reject(request.query, ordered_ranges(request.ranges))
+                ranges = ordered_ranges(request.ranges)
+                leases.reject(request.query, ranges, why=reason(request.why))
                 return actions.Done()
             case actions.Release():
                 self._consumed(user, request.vhost, request.queue).queries().release(request.query)

@@ -33,6 +33,7 @@ from leveret.storage.offsets import OffsetSet, Range
 WEIGHED_MAX: Final = 65_536
 """So many messages at most are in a batch whose bytes are limited: each of them is looked at."""
 _WEIGHED_AT_ONCE: Final = 1024
+_REASON_BYTES_MAX: Final = 255
 
 
 @dataclass(slots=True)
@@ -211,8 +212,13 @@ def _reject(vhost: VirtualHost, request: actions.RejectRead) -> actions.Done:
     if group is not None and group.settings.mode == QUERY:
         chosen = {name: ordered_ranges(data) for name, data in request.ranges.items()}
         for name in chosen.keys() & group.partitions.keys():
-            group.partitions[name].reject_read(chosen[name], who=_label(group))
+            group.partitions[name].reject_read(chosen[name], who=_label(group), why=reason(request.why))
     return actions.Done()
+
+
+def reason(said: str) -> bytes:
+    """As much of it as a journal takes."""
+    return said.encode()[:_REASON_BYTES_MAX]
 
 
 def ordered_ranges(data: bytes) -> list[Range]:

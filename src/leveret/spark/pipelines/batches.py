@@ -54,13 +54,15 @@ class Batches:
     """Those that were dropped, in this run."""
     waiting: int = 0
     """Rows in windows, after the last batch."""
+    last: int = -1
+    """The batch that was worked on last."""
     _in_one_pass: bool = field(init=False)
 
     def __post_init__(self) -> None:
         self._in_one_pass = straight.possible(self.declared)
 
     def __call__(self, messages: DataFrame, batch: int) -> None:
-        earlier = self._earlier(messages.sparkSession, batch)
+        earlier, self.last = self._earlier(messages.sparkSession, batch), batch
         if self._in_one_pass and earlier is None:
             self._write_at_once(messages, batch)
             return

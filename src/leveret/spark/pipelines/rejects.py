@@ -70,7 +70,9 @@ def check(declared: Declaration, counts: Counts, rejected: int) -> None:
 
 def publish(bad: DataFrame, declared: Declaration, batch: int) -> None:
     """Confirmed when this returns. Which ones they are is written down before."""
-    here = [tuple(row) for row in bad.select(*(f"{MESSAGE}.{name}" for name in parsing.IDENTITY)).collect()]
+    identity_of = [f"{MESSAGE}.{name}" for name in parsing.IDENTITY]
+    said = bad.select(*identity_of, f"{parsing.REJECT}.step", f"{parsing.REJECT}.column").collect()
+    here = {(row.queue, row.partition, row.offset): _why(row.step, row.column) for row in said}
     known = verdicts.read(declared, batch)
     verdict = known.with_more(here)
     if verdict is not known:
@@ -95,17 +97,20 @@ def settle(declared: Declaration, batch: int) -> None:
     endpoint = find(options)
     if not endpoint.is_leveret or options.cursor is None:
         return
-    found: dict[str, list[tuple[int, int]]] = {}
-    for each in verdicts.read(declared, batch).rounds:
-        for part in each:
-            found.setdefault(part.queue, []).extend(part.ranges)
-    ranges = {queue: pack_ranges(sorted(each)) for queue, each in found.items()}
+    parts = [part for each in verdicts.read(declared, batch).rounds for part in each]
     with Calls(endpoint) as calls:
-        if options.queue is None:
-            calls.ask(RejectRead(*subject(options), query=options.cursor, ranges=ranges), Done)
-        else:
-            for queue, offsets in ranges.items():
-                calls.ask(Reject(options.vhost, queue, options.cursor, offsets), Done)
+        for part in parts:
+            ranges = pack_ranges(part.ranges)
+            if options.queue is None:
+                whose = subject(options)
+                calls.ask(RejectRead(*whose, options.cursor, {part.queue: ranges}, part.why), Done)
+            else:
+                calls.ask(Reject(options.vhost, part.queue, options.cursor, ranges, part.why), Done)
+
+
+def _why(step: str, column: str | None) -> str:
+    """What is written down of it where the message is settled: few words, the same for many."""
+    return step if column is None else f"{step}: {column}"
 
 
 def _only(bad: DataFrame, found: verdicts.Round) -> DataFrame:

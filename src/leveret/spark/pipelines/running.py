@@ -100,6 +100,8 @@ def progressed(status: Status, query: StreamingQuery, batches: Batches) -> Statu
     latest = last.sources[0].latestOffset
     known = json.loads(latest) if latest else None  # the first batch after a restart has none: it is "null"
     ready = known.get("ready") if known else None
+    if last.batchId >= batches.last:  # Spark has committed what was worked on
+        status = status.now(acked=counts.messages - counts.rejected)
     return status.now(
         batch=last.batchId,
         rows_per_s=last.processedRowsPerSecond,

@@ -51,6 +51,8 @@ class Status(msgspec.Struct, frozen=True):
     batches: int = 0
     messages: int = 0
     rejected: int = 0
+    acked: int = 0
+    """Messages whose batch is committed, and that were not rejected."""
     duplicates: int = 0
     """That were dropped."""
     in_windows: int = 0

@@ -10,7 +10,7 @@ published among the rejects that is not written here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import groupby
 from typing import Final
 
@@ -30,11 +30,13 @@ Identity = tuple[str, int, int]
 
 
 class Part(msgspec.Struct, frozen=True):
-    """Messages of one partition: ranges of offsets, ascending."""
+    """Messages of one partition that were rejected for one thing: ranges of offsets, ascending."""
 
     queue: str
     partition: int
     ranges: list[tuple[int, int]]
+    why: str = ""
+    """The step, and the column where one is known."""
 
     def offsets(self) -> list[Identity]:
         return [
@@ -57,9 +59,10 @@ class Verdict(msgspec.Struct, frozen=True):
     def rejected(self) -> list[Identity]:
         return [each for found in self.rounds for each in messages_of(found)]
 
-    def with_more(self, rejected: Iterable[Identity]) -> Verdict:
-        """With those that are rejected for the first time as its last round, if there are any."""
-        new = set(rejected).difference(self.rejected())
+    def with_more(self, rejected: Mapping[Identity, str]) -> Verdict:
+        """With those (and why) that are rejected for the first time as its last round, if there are any."""
+        known = set(self.rejected())
+        new = {each: why for each, why in rejected.items() if each not in known}
         return Verdict(self.query, self.batch, [*self.rounds, _round(new)]) if new else self
 
 
@@ -92,14 +95,20 @@ def messages_of(found: Round) -> list[Identity]:
     return [each for part in found for each in part.offsets()]
 
 
-def _round(messages: set[Identity]) -> Round:
-    parts = groupby(sorted(messages), key=lambda each: each[:2])
-    return [Part(queue, partition, _ranges(part)) for (queue, partition), part in parts]
+def _round(messages: Mapping[Identity, str]) -> Round:
+    by_reason = sorted(
+        (queue, partition, why, offset) for (queue, partition, offset), why in messages.items()
+    )
+    parts = groupby(by_reason, key=lambda each: each[:3])
+    return [
+        Part(queue, partition, _ranges(offset for *_, offset in part), why)
+        for (queue, partition, why), part in parts
+    ]
 
 
-def _ranges(messages: Iterable[Identity]) -> list[tuple[int, int]]:
+def _ranges(offsets: Iterable[int]) -> list[tuple[int, int]]:
     found: list[tuple[int, int]] = []
-    for *_, offset in messages:
+    for offset in offsets:
         if found and found[-1][1] == offset:
             found[-1] = (found[-1][0], offset + 1)
         else:
