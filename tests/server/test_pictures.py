@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import pika
@@ -16,13 +17,13 @@ from leveret.broker.accounts import hash_password
 from leveret.broker.definitions import PermissionRow, UserRow
 from leveret.flight import actions
 from leveret.flight.tickets import PieceTicket
-from leveret.server.flight.pictures import DIRECTORY, Pictures
+from leveret.server.flight.pictures import Pictures
 from leveret.spark.endpoint import Endpoint
 from leveret.spark.errors import BrokerAway, BrokerRefused
 from leveret.spark.options import BrokerOptions
-from leveret.storage.errors import Damage
+from leveret.storage.errors import BadName, Damage
 from leveret.storage.files import OsFiles
-from leveret.storage.picture import Picture, of_running
+from leveret.storage.picture import PICTURES, Picture, of_running
 from leveret.storage.segment import Report
 from leveret.storage.view import SegmentGone
 from leveret.testing.broker import Broker
@@ -34,6 +35,7 @@ from tests.storage.builders import make_store, messages
 AUDITED = {"x-audit-window": 3_600_000}
 WAIT_S = 30.0
 AT_ONCE = 50
+NAME, OTHER = "a" * 32, "b" * 32
 
 
 class TestKeeping:
@@ -45,26 +47,61 @@ class TestKeeping:
         return tmp_path
 
     def kept(self, root: Path) -> list[str]:
-        return sorted(path.name for path in (root / DIRECTORY).iterdir())
+        return sorted(path.name for path in (root / PICTURES).iterdir())
 
     def test_a_picture_is_there_until_it_is_dropped(self, root):
         pictures = Pictures(str(root))
-        name, picture, damage = pictures.take()
-        assert (pictures.named(name), damage, self.kept(root)) == (picture, [], [name])
-        pictures.drop(name)
-        pictures.drop(name)
-        assert (pictures.named(name), self.kept(root)) == (None, [])
+        kept = pictures.take(NAME, "ann")
+        assert (pictures.named(NAME, "ann"), kept.damage, self.kept(root)) == (kept.picture, [], [NAME])
+        assert pictures.take(NAME, "ann") is kept
+        pictures.drop(NAME, "ann")
+        pictures.drop(NAME, "ann")
+        assert (pictures.named(NAME, "ann"), self.kept(root)) == (None, [])
+
+    def test_a_picture_is_for_who_has_asked_for_it(self, root):
+        pictures = Pictures(str(root))
+        pictures.take(NAME, "ann")
+        pictures.drop(NAME, "bob")
+        assert pictures.named(NAME, "bob") is None
+        assert pictures.named(NAME, "ann") is not None
+
+    @pytest.mark.parametrize("name", ["", "../../etc", "g" * 32, "a" * 31])
+    def test_a_name_that_is_none_is_refused(self, root, name):
+        with pytest.raises(BadName):
+            Pictures(str(root)).take(name, "ann")
+
+    def test_one_that_nobody_reads_goes_after_an_hour(self, root):
+        now_s = 0.0
+        pictures = Pictures(str(root), lambda: now_s)
+        pictures.take(NAME, "ann")
+        pictures.take(OTHER, "ann")
+        now_s = 3000.0
+        pictures.named(NAME, "ann")
+        now_s = 4000.0
+        pictures.forget_unused()
+        assert self.kept(root) == [NAME]
 
     def test_there_are_few_and_the_oldest_goes(self, root):
-        pictures = Pictures(str(root))
-        names = [pictures.take()[0] for _ in range(6)]
+        ticks = count()
+        pictures = Pictures(str(root), lambda: next(ticks))
+        names = [f"{number:032x}" for number in range(6)]
+        for name in names:
+            pictures.take(name, "ann")
         assert self.kept(root) == sorted(names[-4:])
-        assert [pictures.named(name) is not None for name in names] == [False] * 2 + [True] * 4
+        assert [pictures.named(name, "ann") is not None for name in names] == [False] * 2 + [True] * 4
 
     def test_what_another_process_has_left_goes(self, root):
-        Pictures(str(root)).take()
+        Pictures(str(root)).take(NAME, "ann")
         Pictures(str(root))
-        assert not (root / DIRECTORY).exists()
+        assert not (root / PICTURES).exists()
+
+    def test_it_also_goes_when_the_store_is_opened(self, tmp_path):
+        store = make_store(OsFiles(str(tmp_path)))
+        store.checkpoint()
+        Pictures(str(tmp_path)).take(NAME, "ann")
+        store.close()
+        make_store(OsFiles(str(tmp_path))).close()
+        assert not (tmp_path / PICTURES).exists()
 
     def test_when_the_store_was_faster_it_is_taken_again(self, root, monkeypatch):
         failures = 4
@@ -79,12 +116,12 @@ class TestKeeping:
 
         monkeypatch.setattr("leveret.server.flight.pictures.of_running", hurried)
         pictures = Pictures(str(root))
-        name, _, _ = pictures.take()
-        assert self.kept(root) == [name]
+        pictures.take(NAME, "ann")
+        assert self.kept(root) == [NAME]
         failures = 5
         with pytest.raises(SegmentGone):
-            pictures.take()
-        assert self.kept(root) == [name]
+            pictures.take(OTHER, "ann")
+        assert self.kept(root) == [NAME]
 
     def test_what_can_not_be_taken_leaves_nothing(self, root, monkeypatch):
         def full(files: OsFiles, place: OsFiles, report: Report) -> Picture:
@@ -93,7 +130,7 @@ class TestKeeping:
 
         monkeypatch.setattr("leveret.server.flight.pictures.of_running", full)
         with pytest.raises(OSError, match="no space"):
-            Pictures(str(root)).take()
+            Pictures(str(root)).take(NAME, "ann")
         assert self.kept(root) == []
 
     def test_damage_is_told(self, root, monkeypatch):
@@ -102,7 +139,7 @@ class TestKeeping:
             return of_running(files, place, lambda _: None)
 
         monkeypatch.setattr("leveret.server.flight.pictures.of_running", damaged)
-        assert [each.file for each in Pictures(str(root)).take()[2]] == ["checkpoint.1"]
+        assert [each.file for each in Pictures(str(root)).take(NAME, "ann").damage] == ["checkpoint.1"]
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +159,7 @@ def audited(broker: Broker) -> Reckoned:
 
 def pictures_of(broker: Broker) -> list[Path]:
     assert broker._directory is not None
-    return sorted((broker._directory / DIRECTORY).glob("*"))
+    return sorted((broker._directory / PICTURES).glob("*"))
 
 
 def port_of(broker: Broker) -> int:
@@ -220,10 +257,10 @@ class TestALiveAudit:
 
     def test_a_picture_that_was_dropped_can_not_be_read(self, broker):
         bulk = Bulk(port_of(broker))
-        taken = bulk.ask(actions.TakePicture())
-        assert bulk.ask(actions.DropPicture(taken.picture)) == actions.Done()
+        assert isinstance(bulk.ask(actions.TakePicture(NAME)), actions.Taken)
+        assert bulk.ask(actions.DropPicture(NAME)) == actions.Done()
         with pytest.raises(flight.FlightServerError) as raised:
-            bulk.read(PieceTicket(taken.picture, "published", 1, 0))
+            bulk.read(PieceTicket(NAME, "published", 1, 0))
         assert "not there any more" in refusal(raised.value).text
 
     def test_queues_that_are_deleted_meanwhile_are_still_in_it(self, broker):

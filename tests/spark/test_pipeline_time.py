@@ -155,7 +155,8 @@ class Model:
     waiting: dict[int, dict] = field(default_factory=dict)
     table: dict[int, tuple[float, float]] = field(default_factory=dict)
     rejected: dict[int, str] = field(default_factory=dict)
-    dropped: set[int] = field(default_factory=set)
+    dropped: dict[int, int] = field(default_factory=dict)
+    """Duplicates, and the message that was taken in their place."""
 
     def batch(self, first: int, events: list[dict]) -> None:
         taken = {offset: e for offset, e in enumerate(events, first) if self.is_taken(offset, e)}
@@ -164,6 +165,9 @@ class Model:
         for offset, window in self.windows().items():
             if window[1] <= self.clock:
                 self.close(offset, window)
+        for offset in [o for o, of in self.dropped.items() if o >= first and self.rejected.get(of) == "kept"]:
+            del self.dropped[offset]
+            self.rejected[offset] = "dedup"
         for key in [key for key, minute in self.seen.items() if minute + WITHIN <= self.clock]:
             del self.seen[key]
 
@@ -183,7 +187,7 @@ class Model:
         if self.rejects_duplicates:
             self.rejected[offset] = "dedup"
         else:
-            self.dropped.add(offset)
+            self.dropped[offset] = self.taken[key]
         return False
 
     def windows(self) -> dict[int, tuple[float, float]]:
@@ -377,3 +381,12 @@ def test_a_plain_pipeline_counts_while_it_writes(place, where, kept):
         assert (account.counts.messages, account.counts.rejected) == (4 * number + 4, number + 1)
     assert sorted(place.table()) == [offset + first for first in (0, 4) for offset in kept]
     assert set(place.take_rejects()) == {1, 5}
+
+
+def test_a_duplicate_of_a_row_that_a_step_rejects_is_rejected_with_it(place):
+    bodies = [event("a", 0, amount=95), event("a", 1, amount=1), event("b", 0), event("b", 1)]
+    found = tried(place, bodies, DEDUP, CHEAP)
+    assert [row._message.offset for row in found.steps["kept"]] == [2]
+    said = {row.headers["x-reject-offset"]: row.headers["x-reject-reason"] for row in found.rejected}
+    assert said == {"0": "is too dear", "1": "is a duplicate of offset 0, which is rejected"}
+    assert [row._message.offset for row in found.duplicates] == [3]

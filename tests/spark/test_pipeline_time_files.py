@@ -128,9 +128,11 @@ def test_status_tells_duplicates_and_what_waits_in_windows(tmp_path: Path):
     file = tmp_path / "orders.toml"
     file.write_text(GOOD.replace("/lake/checkpoints/orders", "checkpoint"))
     state, status = State(read(file)), Status.first("orders")
-    state.report(status.now(state="running", messages=1200, rejected=3, duplicates=1, in_windows=40))
+    state.report(
+        status.now(state="running", messages=1200, acked=900, rejected=3, duplicates=1, in_windows=40)
+    )
     result = CliRunner().invoke(app, ["pipeline", "status", str(file)])
-    assert "1,200 messages, 3 rejected, 1 duplicate, 40 waiting in windows" in result.stdout
+    assert "1,200 messages, 900 acked, 3 rejected, 1 duplicate, 40 waiting in windows" in result.stdout
 
 
 def test_a_file_without_windows_is_refused_while_rows_wait(tmp_path: Path):

@@ -69,6 +69,7 @@ _ALSO_OF_NOTHING: Final = (Outcome.RESTART, Outcome.SKIPPED)
 _MAKE_KNOWN: Final = (Event.PUBLISHED, Kind.SYNCED, *_TAKEN)
 """What only messages have."""
 _NOBODY: Final = -1
+_SPREAD_MOST: Final = 4 << 20
 LATE: Final = "no answer"
 """How the reasons of returns begin where a deadline was missed."""
 STAGE: Final = "stage "
@@ -108,6 +109,16 @@ class Rows:
         at, row = self.spread()
         return at[::-1], row[::-1]
 
+    def portions(self) -> Iterator[Rows]:
+        """The same in the same order, so few at a time that what they spread to is bounded."""
+        behind = np.cumsum(self.stop - self.start)
+        first = 0
+        while first < len(behind):
+            before = behind[first - 1] if first else 0
+            after = max(first + 1, int(np.searchsorted(behind, before + _SPREAD_MOST, side="right")))
+            yield self.where(np.arange(first, after))
+            first = after
+
     def spans(self) -> Iterator[tuple[int, int]]:
         return zip(self.start.tolist(), self.stop.tolist(), strict=True)
 
@@ -140,11 +151,16 @@ class Fates:
         ):
             for start, stop in rows.of(kind).spans():
                 known[start:stop] = True
-        self._arrived(rows.of(Kind.SYNCED))
-        self._taken(rows.of(*_TAKEN))
-        self._named(rows.of(*_TAKEN, Event.NAMED))
-        self._came_back(rows.of(Kind.RETURNED))
-        self._settled(rows.of(Kind.SETTLED))
+        for part in reversed(list(rows.of(Kind.SYNCED).portions())):
+            self._arrived(part)
+        for work, kinds in (
+            (self._taken, _TAKEN),
+            (self._named, (*_TAKEN, Event.NAMED)),
+            (self._came_back, (Kind.RETURNED,)),
+            (self._settled, (Kind.SETTLED,)),
+        ):
+            for part in rows.of(*kinds).portions():
+                work(part)
         self._passed(rows.of(Event.PASSED))
 
     def _arrived(self, rows: Rows) -> None:

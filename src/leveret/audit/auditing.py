@@ -26,6 +26,8 @@ from leveret.audit.evidence import Case, Evidence
 from leveret.audit.findings import Findings
 from leveret.audit.tables import Terms
 from leveret.spark import quiet, session
+from leveret.spark.errors import SparkSideError
+from leveret.spark.pipelines.tables import SPARK_FAILED, first_cause
 from leveret.storage import events
 from leveret.storage.events import Event, Piece
 
@@ -52,6 +54,8 @@ def run(
     try:
         with _watched(spark, on_progress or (lambda _, __: None)) as say:
             return audit(spark, case, place, terms, say)
+    except SPARK_FAILED as error:
+        raise SparkSideError(f"Spark has failed: {first_cause(error)}") from error
     finally:
         spark.stop()
 
@@ -83,6 +87,7 @@ def audit(spark: SparkSession, case: Case, place: Path, terms: Terms, say: Calla
     """Writes the table of messages below `place` (which is overwritten) and says what is found in it."""
     began_s = time.monotonic()
     path = str(place.absolute() / TABLE)
+    written = tables.opened(spark, terms)
     logs = {log.id: log for log in case.logs}
     damage: Accumulator[set[str]] = spark.sparkContext.accumulator(set(), _Union())
     say(f"reading {len(case.pieces):,} pieces of {len(logs):,} queues")
@@ -95,10 +100,10 @@ def audit(spark: SparkSession, case: Case, place: Path, terms: Terms, say: Calla
     messages = happened.groupBy("log", "chunk").applyInArrow(accounted, schema)
     messages.write.mode("overwrite").parquet(path)
     went_back = _events(spark, case, (p for p in case.pieces if p.log_id in case.returned), damage)
-    returned = tables.by_exchange(went_back) if case.returned else {}
+    returned = tables.by_exchange(went_back, case) if case.returned else {}
     say("asking the table of messages")
     found = sorted({*case.damage, *damage.value})
-    return tables.findings(spark, case, path, terms, found, returned, began_s=began_s)
+    return tables.findings(spark, case, path, terms, found, returned, written=written, began_s=began_s)
 
 
 def _events(

@@ -8,12 +8,14 @@ a broker sends them rows. Evidence is pickled to the workers: it holds names and
 from __future__ import annotations
 
 import json
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Final, Protocol
 
 import pyarrow as pa
@@ -94,11 +96,17 @@ class Directory:
     catalog: bytes
 
     def rows(self, piece: Piece) -> Iterator[pa.RecordBatch]:
-        picture = Picture.decode(OsFiles(self.root, read_only=True), self.catalog)
+        picture = _picture(self.root, self.catalog)
         found: list[Damage] = []
         yield from events.rows(picture, piece, found.append)
         if found:
             yield events.damaged(found)
+
+
+@lru_cache(maxsize=1)
+def _picture(root: str, catalog: bytes) -> Picture:
+    """Read once in a process, for all its pieces."""
+    return Picture.decode(OsFiles(root, read_only=True), catalog)
 
 
 @contextmanager
@@ -147,17 +155,18 @@ def of_broker(options: BrokerOptions) -> Iterator[Case]:
             hint="the audit is for Leveret",
         )
     with Calls(endpoint) as calls:
-        taken = calls.ask(actions.TakePicture(), actions.Taken)
+        name = secrets.token_hex(16)
+        taken = calls.ask(actions.TakePicture(name), actions.Taken)
         try:
             picture = Picture.decode(OsFiles("", read_only=True), taken.catalog)
             at = datetime.fromtimestamp(taken.taken_us / 1e6, UTC)
-            evidence = Running(endpoint, taken.picture)
+            evidence = Running(endpoint, name)
             case = case_of(picture, evidence, f"the broker at {options.where}", at, taken.damage)
             trips = {name: each / 1000 for name, each in taken.round_trips_us.items()}
             yield replace(case, round_trips_ms=trips)
         finally:
             with suppress(SparkSideError):  # a broker that was started again has dropped it
-                calls.ask(actions.DropPicture(taken.picture), actions.Done)
+                calls.ask(actions.DropPicture(name), actions.Done)
 
 
 def case_of(

@@ -162,6 +162,8 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
     lost: list[MessageFound]
     """The first ones, by name; how many there are is in `queues`."""
     doubled: list[MessageFound]
+    doubled_in_table: int = 0
+    """How many of them are doubled in the table of a pipeline."""
     loops: list[MessageFound]
     """Delivered again and again: those that were most often."""
     holes: list[Hole]
@@ -180,7 +182,7 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def doubled_count(self) -> int:
-        return max(len(self.doubled), sum(each.doubled for each in self.queues))
+        return sum(each.doubled for each in self.queues) + self.doubled_in_table
 
     @property
     def holds(self) -> bool:

@@ -59,11 +59,26 @@ class Terms:
     format: str = "parquet"
 
 
-def by_exchange(returned: DataFrame) -> dict[str, int]:
-    """Messages that went back to their publishers, by the exchange."""
+def opened(spark: SparkSession, terms: Terms) -> DataFrame | None:
+    """What a pipeline has written, if that is to be looked at; raises if it can't be."""
+    if terms.table is None:
+        return None
+    written = read_table(spark, terms.table, terms.format)
+    missing = [name for name in _IDENTITY if name not in written.columns]
+    if missing:
+        raise NothingToAudit(
+            f"the table {terms.table} has no column {missing[0]}",
+            hint="a pipeline's table says of its rows which messages they were, unless a step left that out",
+        )
+    return written
+
+
+def by_exchange(returned: DataFrame, case: Case) -> dict[tuple[str, str], int]:
+    """Messages that went back to their publishers, by virtual host and exchange."""
     published = returned.where(f"event = {int(Event.PUBLISHED)}")
-    rows = published.groupBy("why").agg(F.sum(F.col("stop") - F.col("start")).alias("messages")).collect()
-    return {row.why: row.messages for row in rows}
+    count = F.sum(F.col("stop") - F.col("start")).alias("messages")
+    rows = published.groupBy("log", "why").agg(count).collect()
+    return {(case.returned[row.log], row.why): row.messages for row in rows}
 
 
 def findings(
@@ -72,21 +87,24 @@ def findings(
     path: str,
     terms: Terms,
     damage: Sequence[str],
-    returned: dict[str, int],
+    returned: dict[tuple[str, str], int],
     *,
+    written: DataFrame | None,
     began_s: float,
 ) -> Findings:
     messages = spark.read.parquet(path)
     messages.createOrReplaceTempView(VIEW)
     stretch_s = _stretch(spark)
+    in_table = [] if written is None else _doubled_in_table(written)
     return Findings(
         source=case.described,
         taken=case.taken,
         stretch_s=stretch_s,
         queues=_queues(spark, case),
-        returned=returned,
+        returned=_by_exchange_alone(returned),
         lost=_lost(spark, terms),
-        doubled=_doubled(spark, terms) + _doubled_in_table(spark, terms),
+        doubled=_doubled(spark, terms) + in_table[: terms.most],
+        doubled_in_table=len(in_table),
         loops=_loops(spark, terms),
         holes=_holes(spark, terms),
         latencies=_latencies(spark, stretch_s),
@@ -161,18 +179,9 @@ def _doubled(spark: SparkSession, terms: Terms) -> list[MessageFound]:
     ]
 
 
-def _doubled_in_table(spark: SparkSession, terms: Terms) -> list[MessageFound]:
-    if terms.table is None:
-        return []
-    written = read_table(spark, terms.table, terms.format)
-    missing = [name for name in _IDENTITY if name not in written.columns]
-    if missing:
-        raise NothingToAudit(
-            f"the table {terms.table} has no column {missing[0]}",
-            hint="a pipeline's table says of its rows which messages they were, unless a step left that out",
-        )
+def _doubled_in_table(written: DataFrame) -> list[MessageFound]:
     counted = written.groupBy(*_IDENTITY).count()
-    rows = counted.where("count > 1").orderBy(*_IDENTITY).limit(terms.most)
+    rows = counted.where("count > 1").orderBy(*_IDENTITY)
     return [
         MessageFound(
             vhost="",
@@ -183,6 +192,13 @@ def _doubled_in_table(spark: SparkSession, terms: Terms) -> list[MessageFound]:
         )
         for row in rows.collect()
     ]
+
+
+def _by_exchange_alone(returned: dict[tuple[str, str], int]) -> dict[str, int]:
+    found: Counter[str] = Counter()
+    for (_, exchange), count in returned.items():
+        found[exchange] += count
+    return dict(found)
 
 
 def _loops(spark: SparkSession, terms: Terms) -> list[MessageFound]:
@@ -300,10 +316,10 @@ def _dead_letters(spark: SparkSession) -> list[DeadLetters]:
     ]
 
 
-def _flows(spark: SparkSession, returned: dict[str, int]) -> list[Flow]:
+def _flows(spark: SparkSession, returned: dict[tuple[str, str], int]) -> list[Flow]:
     flows: Counter[tuple[str, Node, Node]] = Counter()
-    for exchange, count in returned.items():
-        flows["", ("exchange", exchange), ("returned", "publisher")] += count
+    for (vhost, exchange), count in returned.items():
+        flows[vhost, ("exchange", exchange), ("returned", "publisher")] += count
     came = spark.sql(f"""
         SELECT vhost, exchange, queue, count(*) AS n FROM {VIEW}
         WHERE reader = '' AND exchange IS NOT NULL GROUP BY ALL""")

@@ -97,10 +97,12 @@ class Trail:
             self._note(each)
 
     def _present(self, ranges: Sequence[Range]) -> Iterator[_Arrived]:
-        records = self._cursor.log.read(ranges)
-        for run in _stretches(record for record in records if record.flags & PERSISTENT):
-            first = run[0]
-            yield _Arrived(0, first.offset, run[-1].offset + 1, first.time_us, first.exchange)
+        for start, stop in ranges:
+            for first in range(start, stop, _LOOK_BACK):  # there may be millions, with their bodies
+                records = self._cursor.log.read([(first, min(stop, first + _LOOK_BACK))])
+                for run in _stretches(record for record in records if record.flags & PERSISTENT):
+                    head = run[0]
+                    yield _Arrived(0, head.offset, run[-1].offset + 1, head.time_us, head.exchange)
 
     def _recent(self) -> tuple[int, OffsetSet]:
         """Behind the last message that was noted; and what of that came and went in the last moments.

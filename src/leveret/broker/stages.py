@@ -157,8 +157,8 @@ class Stages:
                 )
         transaction = self._store.transaction()
         places = []
-        for queue, messages in routed.items():
-            kept = queue.as_kept(messages)
+        routed = {queue: list(queue.as_kept(messages)) for queue, messages in routed.items()}
+        for queue, kept in routed.items():
             places.append((queue.log.id, queue.log.next, queue.log.next + len(kept)))
             transaction.append_held(queue.cursor, kept, who=_label(name))
         part = len(self._stages.get(name, ()))

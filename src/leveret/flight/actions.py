@@ -308,10 +308,13 @@ class Abort(_Said, frozen=True):
 class TakePicture(_Said, frozen=True):
     """Everything that is in the store now, to be read in pieces: see `tickets.PieceTicket`."""
 
+    name: str
+    """Of the asker's choice: 32 hexadecimal digits that nobody can guess."""
+
 
 class Taken(_Said, frozen=True):
-    picture: str
-    """Its name, which nobody can guess; it is kept for a while."""
+    """It is kept for an hour after it was last read."""
+
     catalog: bytes
     """Which logs there are: `storage.picture.Picture.decode`."""
     taken_us: int

@@ -31,6 +31,7 @@ _WRITE_HIGH_BYTES = 1 << 20
 _READ_STOP_BYTES = 8 << 20
 """More than this unsent, and the peer is not read from either: it asks for more than it takes."""
 _TCP_INFO_BYTES = 152
+_NOT_MEASURED = 0xFFFFFFFF
 _ROUND_TRIP_AT = 148
 """`tcpi_min_rtt` in Linux's `struct tcp_info`: u32, in microseconds; the least, so without delayed acks."""
 
@@ -147,7 +148,8 @@ class AmqpSocket(asyncio.Protocol):
             return None
         if len(info) < _TCP_INFO_BYTES:
             return None
-        return int.from_bytes(info[_ROUND_TRIP_AT : _ROUND_TRIP_AT + 4], sys.byteorder)
+        found_us = int.from_bytes(info[_ROUND_TRIP_AT : _ROUND_TRIP_AT + 4], sys.byteorder)
+        return None if found_us == _NOT_MEASURED else found_us
 
     def _go_on_when_written(self) -> None:
         """It asked for more than fits into the buffers: it is not read from until that is written."""

@@ -14,6 +14,7 @@ from leveret.storage.errors import UnknownFormat
 from leveret.storage.files import OsFiles
 from leveret.storage.formats import VERSION
 from leveret.storage.records import Batch
+from leveret.storage.recovery import PICTURES as PICTURES
 from leveret.storage.recovery import recover
 from leveret.storage.segment import Report, Segment, SegmentInfo
 from leveret.storage.view import LogView, SegmentGone
@@ -28,6 +29,10 @@ class Picture:
     def __init__(self, files: OsFiles, checkpoint: Checkpoint) -> None:
         self.files = files
         self.logs = checkpoint.logs
+        self._journals: dict[int, list[LogImage]] = {}
+        for image in self.logs.values():
+            if image.spec.parent:
+                self._journals.setdefault(image.spec.parent, []).append(image)
 
     def encode(self) -> bytes:
         """What there is, without the files."""
@@ -39,7 +44,7 @@ class Picture:
 
     def journals(self, log_id: int) -> list[LogImage]:
         """Of the cursors of a log."""
-        return [image for image in self.logs.values() if image.spec.parent == log_id]
+        return self._journals.get(log_id, [])
 
 
 def view_of(image: LogImage, *, segment: int | None = None) -> LogView:

@@ -29,6 +29,8 @@ from leveret.storage.records import Batch, Record
 from leveret.storage.segment import Report
 from leveret.storage.wal import DIRECTORY, Wal
 
+PICTURES = "pictures"
+"""Where pictures of the store are while an audit reads them: see `picture.py`."""
 UNFINISHED = "the WAL ends with a round that is not intact: it was never released, or it is damaged and lost"
 
 
@@ -183,6 +185,8 @@ def remove_strays(files: Files, *checkpoints: Checkpoint) -> None:
         for name in files.names(directory):
             if f"{directory}/{name}" not in keep:
                 _remove(files.unlink, f"{directory}/{name}")
+    if files.names(PICTURES):
+        _remove(files.remove_directory, PICTURES)
     for name in files.names(DIRECTORY):
         if name.endswith(".new"):
             _remove(files.unlink, f"{DIRECTORY}/{name}")

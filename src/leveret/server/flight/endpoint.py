@@ -211,9 +211,15 @@ class FlightEndpoint:
             self._broker.flush()
             taken_us = self._broker.now_us()
             await asyncio.get_running_loop().run_in_executor(None, self._broker.store.checkpoint)
+            self._turns.begin()  # whoever waits for a sync has had one
+            self._broker.synced()
             reply: wire.Reply = wire.Checkpointed(taken_us, self._turns.round_trips_us())
         except (AmqpError, StorageError) as error:
             reply = wire.Answered(actions.encode(refused(error)))
+        except Exception:  # ours: the caller must not wait for an answer that never comes
+            log.exception("the Flight endpoint: an internal error")
+            failed = actions.Refused(541, "an internal error of the broker; its log tells more")
+            reply = wire.Answered(actions.encode(failed))
         writer.write(wire.frame(number, reply))
 
     def _welcome(self, login: wire.Login) -> bool:

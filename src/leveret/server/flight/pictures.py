@@ -1,56 +1,105 @@
 """Pictures of the store that audits read from: taken after a checkpoint, kept until they are dropped.
 
-They are links to the store's files, below the data directory; what a process before left of them goes when
-the next one starts. The rule: a picture costs the disk what the store has deleted since, so there are few.
+They are links to the store's files, below the data directory. The one who asks for a picture names it, so
+that a question that is asked twice is answered with the same one, and only that user may read it. The rule: a
+picture costs the disk what the store has deleted since, so there are few, and one that nobody reads any more
+goes by itself.
 """
 
 from __future__ import annotations
 
-import secrets
-from contextlib import suppress
+import re
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
-from leveret.storage.errors import Damage
+from leveret.storage.errors import BadName, Damage
 from leveret.storage.files import OsFiles
-from leveret.storage.picture import Picture, of_running
+from leveret.storage.picture import PICTURES, Picture, of_running
 from leveret.storage.view import SegmentGone
 
-DIRECTORY: Final = "pictures"
 _MOST: Final = 4
 _TRIES: Final = 5
+_UNUSED_S: Final = 3600.0
+_LOOK_S: Final = 60.0
+_name = re.compile(r"[0-9a-f]{32}")
+
+
+@dataclass(slots=True)
+class Kept:
+    user: str
+    picture: Picture
+    damage: list[Damage]
+    used_s: float
 
 
 class Pictures:
-    """`name, picture, damage = pictures.take()`; later `pictures.named(name)` and `pictures.drop(name)`."""
+    """`kept = pictures.take(name, "ann")`; later `named(name, "ann")` and `drop(name, "ann")`."""
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._files = OsFiles(directory)
-        self._files.remove_directory(DIRECTORY)
-        self._kept: dict[str, Picture] = {}
+        self._clock = clock
+        self._files.remove_directory(PICTURES)
+        self._kept: dict[str, Kept] = {}
+        self._lock = threading.Lock()
 
-    def take(self) -> tuple[str, Picture, list[Damage]]:
-        """Of the last checkpoint; the oldest one goes when there are too many."""
-        while len(self._kept) >= _MOST:
-            self.drop(next(iter(self._kept)))
-        for _ in range(_TRIES - 1):
-            with suppress(SegmentGone):  # checkpoints came so fast that the one that was read is no more
-                return self._take()
-        return self._take()
+    def watch(self) -> None:
+        """From now on, those that nobody has read for an hour go."""
 
-    def _take(self) -> tuple[str, Picture, list[Damage]]:
-        name = secrets.token_hex(16)
-        damage: list[Damage] = []
-        try:
-            place = OsFiles(f"{self._files.root}/{DIRECTORY}/{name}")
-            picture = self._kept[name] = of_running(self._files, place, damage.append)
-        except BaseException:
-            self._files.remove_directory(f"{DIRECTORY}/{name}")
-            raise
-        return name, picture, damage
+        def look() -> None:
+            while True:
+                time.sleep(_LOOK_S)
+                self.forget_unused()
 
-    def named(self, name: str) -> Picture | None:
-        return self._kept.get(name)
+        threading.Thread(target=look, name="leveret-pictures", daemon=True).start()
 
-    def drop(self, name: str) -> None:
-        if self._kept.pop(name, None) is not None:
-            self._files.remove_directory(f"{DIRECTORY}/{name}")
+    def take(self, name: str, user: str) -> Kept:
+        """Of the last checkpoint; the one that was not read for the longest goes when there are too many."""
+        if not _name.fullmatch(name):
+            raise BadName(f"{name!r} can't be a picture's name", hint="Use 32 hexadecimal digits.")
+        with self._lock:
+            kept = self._kept.get(name)
+            if kept is None:
+                while len(self._kept) >= _MOST:
+                    self._drop(min(self._kept, key=lambda each: self._kept[each].used_s))
+                kept = self._kept[name] = self._taken(name, user)
+            return kept
+
+    def _taken(self, name: str, user: str) -> Kept:
+        place = f"{PICTURES}/{name}"
+        for attempt in range(_TRIES):
+            damage: list[Damage] = []
+            try:
+                picture = of_running(self._files, OsFiles(f"{self._files.root}/{place}"), damage.append)
+                return Kept(user, picture, damage, self._clock())
+            except BaseException as error:
+                self._files.remove_directory(place)
+                # Checkpoints may come so fast that the one that was read is no more.
+                if not isinstance(error, SegmentGone) or attempt == _TRIES - 1:
+                    raise
+        raise AssertionError("a picture is taken, or an error raised")
+
+    def named(self, name: str, user: str) -> Picture | None:
+        """None if it is gone, or another's."""
+        with self._lock:
+            kept = self._kept.get(name)
+            if kept is None or kept.user != user:
+                return None
+            kept.used_s = self._clock()
+            return kept.picture
+
+    def drop(self, name: str, user: str) -> None:
+        with self._lock:
+            if name in self._kept and self._kept[name].user == user:
+                self._drop(name)
+
+    def forget_unused(self) -> None:
+        with self._lock:
+            for name in [n for n, kept in self._kept.items() if kept.used_s + _UNUSED_S < self._clock()]:
+                self._drop(name)
+
+    def _drop(self, name: str) -> None:
+        del self._kept[name]
+        self._files.remove_directory(f"{PICTURES}/{name}")

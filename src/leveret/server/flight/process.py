@@ -3,9 +3,9 @@
     python -m leveret.server.flight.process '{"directory": ..., "host": ..., "port": ..., "fd": ...}'
 
 Started by `endpoint`, ended by it or with it: when the broker's end of the socket closes, the process is
-gone. It holds no state. Who calls is asked of the broker, and remembered for a few seconds; what may be done,
-where messages are, what becomes of rows is asked every time. The rule: of a file it reads no byte that a view
-of the broker does not name.
+gone. It holds no state but the pictures that audits read (`pictures`). Who calls is asked of the broker, and
+remembered for a few seconds; what may be done, where messages are, what becomes of rows is asked every time.
+The rule: of a file it reads no byte that a view or a checkpoint of the broker does not name.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from leveret.storage import events
 from leveret.storage.arrow import LogReader
 from leveret.storage.errors import Damage, OffsetOutOfRange, StorageError
 from leveret.storage.files import OsFiles
+from leveret.storage.picture import Picture
 from leveret.storage.view import LogView, SegmentGone
 
 T = TypeVar("T")
@@ -133,6 +134,7 @@ class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
         self._directory = settings["directory"]
         self._line = line
         self._pictures = Pictures(self._directory)
+        self._pictures.watch()
         self._logins: dict[tuple[str, bytes], float] = {}
 
     def do_action(self, context: Any, action: Any) -> list[bytes]:
@@ -148,19 +150,18 @@ class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
         return [reply.answer]
 
     def _picture(self, user: str, asked: actions.TakePicture | actions.DropPicture) -> actions.Answer:
-        if isinstance(asked, actions.DropPicture):  # who knows its name may
-            self._pictures.drop(asked.picture)
+        if isinstance(asked, actions.DropPicture):
+            self._pictures.drop(asked.picture, user)
             return actions.Done()
         reply = self._line.ask(wire.Checkpoint(user))
         if not isinstance(reply, wire.Checkpointed):
             return _refused(reply)
         try:
-            name, picture, damage = self._pictures.take()
+            kept = self._pictures.take(asked.name, user)
         except (StorageError, OSError) as error:
             return actions.Refused(541, f"no picture of the store can be taken: {error}")
-        return actions.Taken(
-            name, picture.encode(), reply.taken_us, reply.round_trips_us, [str(each) for each in damage]
-        )
+        damage = [str(each) for each in kept.damage]
+        return actions.Taken(kept.picture.encode(), reply.taken_us, reply.round_trips_us, damage)
 
     def list_actions(self, context: Any) -> list[tuple[str, str]]:
         return [(actions.ACTION, "a request of leveret.flight.actions")]
@@ -171,22 +172,27 @@ class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
         user = self._user(context)
         wanted = _read(tickets.decode_ticket, ticket.ticket)
         if isinstance(wanted, tickets.PieceTicket):
-            return flight.GeneratorStream(events.SCHEMA, self._piece(wanted))
+            return flight.GeneratorStream(events.SCHEMA, self._piece(user, wanted))
         schema = schemas.read_schema(with_headers=wanted.with_headers)
         view = self._view(user, wanted)
         return flight.GeneratorStream(schema, self._batches(user, wanted, view, schema))
 
-    def _piece(self, wanted: tickets.PieceTicket) -> Iterator[pa.RecordBatch]:
-        picture = self._pictures.named(wanted.picture)
-        if picture is None:
-            hint = "It was dropped, or the broker was started again: begin the audit anew."
-            raise _error(actions.Refused(404, "the picture is not there any more", hint, "gone"))
+    def _piece(self, user: str, wanted: tickets.PieceTicket) -> Iterator[pa.RecordBatch]:
+        picture = self._picture_of(user, wanted)
         found: list[Damage] = []
         yield from events.rows(
             picture, events.Piece(wanted.event, wanted.log_id, wanted.segment), found.append
         )
         if found:
+            self._picture_of(user, wanted)  # what went with a picture that was dropped is not damaged
             yield events.damaged(found)
+
+    def _picture_of(self, user: str, wanted: tickets.PieceTicket) -> Picture:
+        picture = self._pictures.named(wanted.picture, user)
+        if picture is None:
+            hint = "It was dropped, or the broker was started again: begin the audit anew."
+            raise _error(actions.Refused(404, "the picture is not there any more", hint, "gone"))
+        return picture
 
     def _batches(
         self, user: str, wanted: tickets.ReadTicket, view: LogView, schema: pa.Schema

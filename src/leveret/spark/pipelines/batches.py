@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from leveret.spark.pipelines import rejects, sinks, straight, verdicts
+from leveret.spark.pipelines import dedup, rejects, sinks, straight, verdicts
 from leveret.spark.pipelines import rows as parsing
 from leveret.spark.pipelines.checks import as_options
 from leveret.spark.pipelines.declaration import INPUT, MESSAGE, Declaration, Expectation
@@ -40,6 +40,8 @@ class Divided:
     """All that is rejected in this batch."""
     refused: DataFrame | None
     """Those of `ready` among them."""
+    orphans: DataFrame | None
+    """Duplicates of those, which are rejected with them."""
     seen: Seen
     clock_us: int | None
 
@@ -100,7 +102,8 @@ class Batches:
         declared, timing, memory = self.declared, Timing(self.declared), Memory(self.declared)
         before = memory.before(messages.sparkSession, batch) if timing else Known()
         found = self.divided(messages, before, keep, earlier)
-        rejected = found.seen.rejected + (0 if found.refused is None else found.refused.count())
+        orphans = 0 if found.orphans is None else found.orphans.count()
+        rejected = found.seen.rejected + orphans + (0 if found.refused is None else found.refused.count())
         counts = self.counts.with_batch(found.seen.messages, rejected)
         rejects.check(declared, counts, rejected)
         self._write(found.ready, batch)
@@ -110,7 +113,7 @@ class Batches:
         if rejected:
             self._reject(found.bad, batch)
         self.counts = counts
-        self.duplicates += found.seen.duplicates
+        self.duplicates += found.seen.duplicates - orphans
 
     def divided(
         self, messages: DataFrame, before: Known, keep: Keep, earlier: DataFrame | None = None
@@ -137,7 +140,12 @@ class Batches:
             ready = keep(self._after_steps(ready, later))
             refused = parsing.bad(ready)
             bad = bad.unionByName(refused, allowMissingColumns=True)
-        return Divided(rows, ready, waiting, bad, refused, seen, clock_us)
+        orphans = None
+        terms = self.declared.dedup
+        if refused is not None and terms is not None and terms.duplicates == "drop":
+            orphans = keep(dedup.orphaned(rows, refused, terms))
+            bad = bad.unionByName(orphans, allowMissingColumns=True)
+        return Divided(rows, ready, waiting, bad, refused, orphans, seen, clock_us)
 
     def _parsed(self, messages: DataFrame) -> DataFrame:
         rows = parsing.parsed(messages, self.declared.parse)

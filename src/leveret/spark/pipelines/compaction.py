@@ -27,7 +27,7 @@ from leveret.spark.pipelines.checks import FILES, as_options
 from leveret.spark.pipelines.declaration import Declaration, Sink
 from leveret.spark.pipelines.sinks import BATCH
 from leveret.spark.pipelines.state import Status
-from leveret.spark.pipelines.tables import SPARK_FAILED, Batch, Table, last_committed, rows_of
+from leveret.spark.pipelines.tables import SPARK_FAILED, Batch, Table, first_cause, last_committed, rows_of
 
 TARGET_BYTES: Final = 128 << 20
 _LOCK: Final = "_compacting-"
@@ -197,7 +197,7 @@ class Compaction:
             try:
                 return self._put_together(batches)
             except SPARK_FAILED as error:
-                what = f"the batches at {self._table.shown} can't be put together: {_first_cause(error)}"
+                what = f"the batches at {self._table.shown} can't be put together: {first_cause(error)}"
                 raise NotCompacted(what, hint="have its columns changed?") from error
             finally:
                 self._table.sweep()
@@ -319,11 +319,3 @@ def _check_alone(table: Table, mine: str) -> None:
 def _named(names: Sequence[str]) -> list[Column]:
     """Columns by their names, whatever is in those."""
     return [F.col("`{}`".format(name.replace("`", "``"))) for name in names]
-
-
-def _first_cause(error: Exception) -> str:
-    """Without the pages of Java around it."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    named = [line for line in lines if "Exception: " in line or line.startswith("[")]
-    found = named[0] if named else lines[0] if lines else type(error).__name__
-    return found.rpartition("Exception: ")[2]

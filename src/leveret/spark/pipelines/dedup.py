@@ -65,6 +65,15 @@ def _with_duplicates(rows: DataFrame, within_us: int, remembered: DataFrame | No
     return rows.drop(_SEEN, _BEFORE, _TAKEN)
 
 
+def orphaned(rows: DataFrame, refused: DataFrame, dedup: Dedup) -> DataFrame:
+    """Duplicates of rows of the same batch that are rejected after all: so are they, and not dropped."""
+    of = F.col(DUPLICATE_OF)
+    gone = refused.select(_identity().alias(_TAKEN))
+    found = rows.where(is_duplicate()).join(gone, on=of == F.col(_TAKEN), how="left_semi")
+    why = F.concat(F.lit("is a duplicate of offset "), of["offset"], F.lit(", which is rejected"))
+    return parsing.rejected(found, parsing.reason(STEP, dedup.columns[0], why))
+
+
 def is_duplicate() -> Column:
     return F.col(DUPLICATE_OF).isNotNull()
 

@@ -108,16 +108,16 @@ class Memory:
             time=self._time, clock_us=known.clock_us, keys=self._keys, waiting=waiting, schemas=schemas
         )
         self._place.write_bytes(f"{_NOTES}/{batch}.json", msgspec.json.encode(note))
-        self._forget(batch - 2)
+        self._forget(batch)
         return waiting
 
-    def _forget(self, last: int) -> None:
-        """This version and those before it."""
-        for version in self._versions():
-            if version <= last:
-                for what in (_KEYS, _WAITING):
-                    self._at(f"state/{what}/_batch={version}").delete_all()
-                self._place.delete([f"{_NOTES}/{version}.json"])
+    def _forget(self, batch: int) -> None:
+        """All versions but that of the batch, and the one that it began with."""
+        earlier = [version for version in self._versions() if version < batch]
+        for version in earlier[:-1]:
+            for what in (_KEYS, _WAITING):
+                self._at(f"state/{what}/_batch={version}").delete_all()
+            self._place.delete([f"{_NOTES}/{version}.json"])
 
     def _versions(self) -> list[int]:
         return sorted(int(name.removesuffix(".json")) for name in self._place.names(_NOTES))

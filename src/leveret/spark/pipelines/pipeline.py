@@ -27,7 +27,7 @@ from leveret.spark.options import SourceOptions
 from leveret.spark.pipelines import checks, declaration, explaining, rejects, running
 from leveret.spark.pipelines import rows as parsing
 from leveret.spark.pipelines.batches import Batches
-from leveret.spark.pipelines.declaration import Declaration, FunctionStep
+from leveret.spark.pipelines.declaration import MESSAGE, Declaration, FunctionStep
 from leveret.spark.pipelines.memory import Known
 from leveret.spark.pipelines.timing import Timing
 
@@ -97,10 +97,14 @@ class Pipeline:
         results = batches.results(parsing.good(found.ready))
         bad = rejects.messages(found.bad, self.declared, 0)
         again = Timing(self.declared).dropped(found.rows)
+        duplicates = [] if again is None else again.collect()
+        if found.orphans is not None:
+            with_them = {row.offset for row in found.orphans.select(f"{MESSAGE}.offset").collect()}
+            duplicates = [row for row in duplicates if row[MESSAGE].offset not in with_them]
         return Tried(
             {name: each.collect() for name, each in results.items()},
             bad.collect(),
-            [] if again is None else again.collect(),
+            duplicates,
             [] if found.waiting is None else found.waiting.drop(parsing.BODY).collect(),
         )
 

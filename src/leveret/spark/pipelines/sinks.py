@@ -62,6 +62,7 @@ def write(rows: DataFrame, sink: Sink, declared: Declaration, batch: int) -> Non
     if sink.format in FILES:
         _claim(sink, declared)
         writer = rows.write.format(sink.format).mode("overwrite").options(**options)
+        writer = writer.option("partitionOverwriteMode", "static")  # all that the batch left before, goes
         writer.partitionBy(*sink.partition_by).save(f"{sink.path}/{BATCH}={batch}")
         return
     if sink.format == "console":

@@ -119,6 +119,8 @@ def goes_row_by_row(query: str) -> bool:
 def is_repeatable(condition: str) -> bool:
     """Whether it is known to be true of the same rows whenever it is looked at."""
     tree = _parsed(condition)
+    if tree.find(exp.Query) is not None:  # another table may change
+        return False
     words = {word.name.lower() for word in tree.find_all(exp.Literal, exp.Identifier)}
     functions = {type(function) for function in tree.find_all(exp.Func)}
     return functions <= _REPEATABLE and not words & _OF_THE_CLOCK

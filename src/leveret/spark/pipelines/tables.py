@@ -302,3 +302,14 @@ def rows_of(
             reader = reader.schema(schema)
         parts.append(reader.load([table.spark_path(each.folder) for each in batches if each.base == base]))
     return reduce(lambda some, more: some.unionByName(more, allowMissingColumns=True), parts)
+
+
+def first_cause(error: Exception) -> str:
+    """What Spark says, without the pages of Java around it; what we say ourselves, if it is ours."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    ours = [line for line in lines if line.startswith("leveret.")]
+    if ours:
+        return ours[-1].partition(": ")[2]
+    named = [line for line in lines if "Exception: " in line or line.startswith("[")]
+    found = named[0] if named else lines[0] if lines else type(error).__name__
+    return found.rpartition("Exception: ")[2]
