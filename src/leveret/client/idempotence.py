@@ -150,13 +150,14 @@ class SqliteSeen:
         await self._ask(_Request([to_bytes(id_) for id_ in ids], remembers=True))
 
     async def close(self) -> None:
-        """Finishes what was asked for, then closes the file."""
+        """Finishes what was asked for, then closes the file; its thread is gone when this returns."""
         with self._lock:
             if not self._is_closed:
                 self._is_closed = True
                 self._requests.put(None)
         if self._thread is not None:
             await asyncio.shield(asyncio.wrap_future(self._ended))
+            self._thread.join()  # it has nothing left to do
 
     async def _ask(self, request: _Request) -> set[bytes]:
         with self._lock:
