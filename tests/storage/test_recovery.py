@@ -128,3 +128,12 @@ def test_a_file_of_a_newer_version_is_refused_before_anything_is_changed(store, 
     with pytest.raises(UnknownFormat):
         make_store(disk)
     assert {each: disk.read_bytes(each) for each in disk.paths()} == before
+
+
+def test_pictures_that_were_left_go_when_the_store_is_opened(disk, clock):
+    make_store(disk, clock).close()
+    disk.make_directory("pictures/a")
+    with disk.open("pictures/a/file", create=True) as file:
+        file.write(b"x", 0)
+    make_store(disk, clock).close()
+    assert not disk.exists("pictures/a/file")
