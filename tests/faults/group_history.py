@@ -263,8 +263,9 @@ class GroupHistory:
         """A model of what was found; what is to be if nothing was."""
         bench = self.walk.bench
         letters = self.walk.letters()
+        gaps = self.walk.gaps()
         if bench.group is None:
-            return GroupModel(replace(self.walk.model.rules, paused=False), letters=letters)
+            return GroupModel(replace(self.walk.model.rules, paused=False), letters=letters, gaps=gaps)
         settings = bench.group.settings
         rules = Rules(
             orderly=settings.mode == "orderly",
@@ -276,7 +277,7 @@ class GroupHistory:
         )
         ends = {name: each.log.next for name, each in bench.partitions.items()}
         cells = {(name, at): cell for name, each in bench.partitions.items() for at, cell in _cells(each)}
-        return GroupModel(rules, cells=cells, letters=letters, ends=ends)
+        return GroupModel(rules, cells=cells, letters=letters, ends=ends, gaps=gaps)
 
 
 def _cells(partition: Partition) -> Iterator[tuple[int, Cell]]:

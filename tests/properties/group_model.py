@@ -72,6 +72,8 @@ class GroupModel:
     letters: list[Letter] = field(default_factory=list)
     ends: dict[str, int] = field(default_factory=dict)
     """Where the log of each partition ends."""
+    gaps: dict[str, list[range]] = field(default_factory=dict)
+    """Offsets that nothing was published under: a crash has left them out. They ascend."""
     marks: dict[str, int] = field(default_factory=dict)
     """The progress that was reported last."""
     lapsed: dict[str, set[int]] = field(default_factory=dict)
@@ -94,6 +96,14 @@ class GroupModel:
         )
         return next(waited_for, self.ends[partition])
 
+    def limit(self, partition: str) -> int:
+        """The first offset that is too far ahead: as many messages as the span lie before it."""
+        limit = self.watermark(partition) + self.rules.span
+        for gap in self.gaps.get(partition, ()):
+            if gap.start < limit:
+                limit += len(range(max(gap.start, self.watermark(partition)), gap.stop))
+        return limit
+
     def is_ready(self, place: Place, now_us: int) -> bool:
         return place not in self.flights and self.cells[place].due_us <= now_us
 
@@ -110,7 +120,7 @@ class GroupModel:
             waits = any(name == partition for name, _ in self.flights)
             waits |= any(cell.due_us > now_us for _, cell in self.of(partition))
             return [] if head is None or waits else [head[0]]
-        limit = self.watermark(partition) + self.rules.span
+        limit = self.limit(partition)
         return [
             offset
             for offset, _ in self.of(partition)
@@ -140,7 +150,7 @@ class GroupModel:
                 f"{place} is the second of its partition"
             )
         else:
-            limit = self.watermark(partition) + self.rules.span
+            limit = self.limit(partition)
             assert cell.sent_back or offset < limit, f"{place} is beyond the span that ends at {limit}"
         self.flights[place] = flight
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import starmap
 from typing import Any, TypeVar
 
 from tests.faults.group_clients import Member, Wanted
@@ -315,7 +316,9 @@ class GroupWalk(Compared):
         for member in self.bench.members:
             member.tags.clear()
         rules = self.model.rules
-        self.model = GroupModel(replace(rules, paused=False), letters=self.model.letters)
+        self.model = GroupModel(
+            replace(rules, paused=False), letters=self.model.letters, gaps=self.model.gaps
+        )
         return True
 
     # the broker
@@ -343,9 +346,13 @@ class GroupWalk(Compared):
         self.bench.open()
         for name, partition in self.bench.partitions.items():  # numbers may have gone on: no messages
             self.model.ends[name] = partition.log.next
+        self.model.gaps = self.gaps()
         self.bench.begin()
         self.turn(hasty=False)
         return self.join(one, two)
+
+    def gaps(self) -> dict[str, list[range]]:
+        return {name: list(starmap(range, each.log.gaps())) for name, each in self.bench.streams.items()}
 
     def drain(self) -> None:
         """Everything that is left can be consumed."""

@@ -277,6 +277,29 @@ def test_nothing_is_delivered_beyond_the_lowest_unsettled_and_the_span(
     assert billing.watermark() == 6
 
 
+def test_numbers_that_a_crash_has_left_out_do_not_count_for_the_span(
+    broker: Broker, channel: Channel, open_channel: OPEN
+) -> None:
+    stream(channel)
+    publish(channel, *numbered(4))
+    member = join(open_channel(), prefetch=100, max_span=6)
+    member.deliveries(4)
+    for tag in (2, 3, 4):
+        member.ack(tag)
+    synced(channel)
+    broker.crash()
+    broker.start()
+    publish(open_channel(), *numbered(5))
+    member = join(open_channel(), prefetch=100, max_span=6)
+    held, first, second = offsets(member.quiet())
+    assert (held, second) == (0, first + 1)
+    assert first > 4
+    broker.crash()
+    broker.start()
+    member = join(open_channel(), prefetch=100, max_span=6)
+    assert offsets(member.quiet()) == [held, first, second]
+
+
 def test_the_span_can_be_changed_while_it_holds_a_member_up(
     channel: Channel, open_channel: OPEN, billing: Watched
 ) -> None:

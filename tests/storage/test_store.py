@@ -209,6 +209,16 @@ class TestTickets:
         assert len(reopened.log(1).read([(0, 31)])) == 1
         assert reopened.append(reopened.log(1), messages(1))[0] >= stop
 
+    def test_a_log_knows_which_numbers_were_left_out(self, store, log, disk):
+        store.append(log, messages(3))
+        store.sync()
+        assert list(log.gaps()) == []
+        reopened = make_store(disk.crash(Random(1)))
+        left_out = [(3, reopened.log(1).next)]
+        assert list(reopened.log(1).gaps()) == left_out
+        reopened.append(reopened.log(1), messages(2))
+        assert list(reopened.log(1).gaps()) == left_out
+
     def test_after_a_clean_stop_numbering_goes_on_without_a_gap(self, store, log, disk):
         _, stop = store.append(log, messages(30))
         store.close()

@@ -236,6 +236,16 @@ class Log:
         for batch in held.batches():
             yield batch.first, batch.stop
 
+    def gaps(self) -> Iterator[Range]:
+        """The offsets between those that are there: what was lost, and what an unclean stop has left out."""
+        at = self.first
+        for start, stop in self.present():
+            if at < start:
+                yield at, start
+            at = stop
+        if at < self.next:
+            yield at, self.next
+
     def live_ranges(self, start: int, stop: int, states: Sequence[Progress]) -> list[Range]:
         """What of [start, stop) the log must keep: all of it, or what one of these has not settled."""
         if not states or self.spec.retention.keeps_dead:

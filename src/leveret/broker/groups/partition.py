@@ -154,7 +154,7 @@ class Partition(Feed):
         if self.is_orderly:
             count = 1
         else:
-            limit = min(limit, progress.watermark + self.group.settings.max_span)
+            limit = min(limit, self.stream.ahead(progress.watermark, self.group.settings.max_span))
         taken, records = super().take(count, who=who, before=limit)
         if not taken and self.stream.awaits_sync:
             self.broker.stall(self)

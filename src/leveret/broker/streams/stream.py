@@ -76,6 +76,8 @@ class Stream(Queue):
         self._shown: deque[tuple[int, int]] = deque()
         """(ticket, offset): rows that were hidden are readable, from there on, once that is safe."""
         self._synced = self.log.next
+        self._gaps = tuple(self.log.gaps())
+        """Numbers that no message has; only when a store is opened there can be more of them."""
         self.partitions: list[Partition] = []
         """Of the groups that read it."""
         self.retire()
@@ -130,6 +132,15 @@ class Stream(Queue):
             work.drop(partition, known, Outcome.DROPPED)
 
     # out
+
+    def ahead(self, offset: int, count: int) -> int:
+        """The offset so many messages further on: what was left out after an unclean stop does not count."""
+        stop = offset + count
+        for start, end in self._gaps:
+            if start >= stop:
+                break
+            stop += max(0, end - max(start, offset))
+        return stop
 
     def readable(self) -> int:
         """The first offset that must not be read yet."""

@@ -117,5 +117,5 @@ class Processes:
         while not await holds():
             self.check()
             if time.monotonic() > stop_s:
-                raise SceneFailed(f"{what}: that did not happen in {limit_s:g} s; logs are in {self._logs}")
+                raise SceneFailed(f"{what}: that did not happen in {limit_s:g} s")
             await asyncio.sleep(_LOOK_S)
