@@ -8,7 +8,7 @@ the truth about earlier ones. When the broker is started and when it dies is lef
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from random import Random
 
@@ -98,6 +98,10 @@ class Clients:
         """What some client has seen."""
 
     # their lives
+
+    def forget_lost(self, logs: Container[int]) -> None:
+        """A log that was never on disk is gone with all its messages; another may get its number."""
+        self.delivered = {(key, lineage) for key, lineage in self.delivered if key[0] in logs}
 
     def connect(self, broker: Broker) -> None:
         """All anew: the broker has just started."""

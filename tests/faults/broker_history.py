@@ -110,6 +110,7 @@ class BrokerHistory:
         self._reports.clear()
         self.account.forget_records()
         store = Store(self.disk, clock=self.now, entropy=lambda: self.random.getrandbits(64), options=SMALL)
+        self.clients.forget_lost(store.logs)
         self.account.watch(store, self.look)
         self.broker = Broker(
             store,
