@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from itertools import count
+from random import Random
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
-from leveret.audit.accounting import MESSAGES, account
+from leveret.audit import accounting
+from leveret.audit.accounting import MESSAGES, Rows, account
 from leveret.audit.evidence import AuditedLog, Reader
 from leveret.storage.events import CHUNK, SCHEMA, Event
 from leveret.storage.journal import Kind, Outcome
@@ -221,3 +225,27 @@ def test_offsets_count_from_the_chunk_they_are_in():
         base: "settled",
         base + 1: "ready",
     }
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_worked_through_in_portions_comes_out_the_same(monkeypatch, seed):
+    random = Random(seed)
+    rows = [published(0, 40), synced(0, 30), synced(10, 40)]
+    for number in range(60):
+        start = random.randrange(39)
+        stop = random.randint(start + 1, 40)
+        kind = random.choice((Kind.DELIVERED, Kind.RETURNED, Kind.SETTLED, Event.NAMED))
+        who = f"c{number % 5}"
+        rows.append(told(kind, start, stop, time_us=10 + number, who=who, code=1 + number % 4))
+    whole = messages(*rows)
+    for most in (1, 7, 64):
+        monkeypatch.setattr(accounting, "_SPREAD_MOST", most)
+        assert messages(*rows) == whole
+
+
+def test_no_portion_is_larger_than_it_may_be(monkeypatch):
+    monkeypatch.setattr(accounting, "_SPREAD_MOST", 10)
+    start = np.zeros(8, np.int64)
+    stop = np.array([3, 3, 3, 3, 25, 1, 9, 2])
+    rows = Rows(*(start if each.name == "start" else stop for each in fields(Rows)))
+    assert [part.stop.tolist() for part in rows.portions()] == [[3, 3, 3], [3], [25], [1, 9], [2]]

@@ -163,6 +163,16 @@ def test_the_lost_that_are_not_listed_are_counted():
     assert "1,199 more are in the table of messages: audit/messages" in page.section("lost").text
 
 
+def test_holes_and_loops_that_are_not_listed_are_counted():
+    whole = msgspec.structs.replace(examples.many(), holes_count=70_000, loops_count=80_000)
+    page = parsed(whole)
+    for anchor, count in (
+        ("holes", 70_000 - len(whole.holes)),
+        ("loops", 80_000 - len(whole.loops)),
+    ):
+        assert f"{count:,} more are in the table of messages" in page.section(anchor).text
+
+
 def test_where_all_is_well_nothing_is_said_to_be_lost():
     assert "Lost messages" not in [each.text for each in parsed(examples.well()).all("h2")]
 

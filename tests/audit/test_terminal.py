@@ -127,6 +127,11 @@ def test_what_the_audit_did_not_list_counts_as_left_out():
     assert titled(findings, "Lost: 1,200 messages").more == "and 1,199 more in the report"
 
 
+def test_holes_that_are_not_listed_count_too():
+    whole = msgspec.structs.replace(examples.many(), holes_count=70_000)
+    assert titled(whole, "Holes").more == f"and {70_000 - MOST_ROWS:,} more in the report"
+
+
 def test_every_row_has_a_cell_for_each_column():
     for findings in (examples.lost_and_doubled(), examples.nasty(), examples.many()):
         for part in summary(findings):

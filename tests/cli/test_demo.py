@@ -149,7 +149,9 @@ def findings(**changes: object) -> Findings:
         lost=[],
         doubled=[],
         loops=[],
+        loops_count=0,
         holes=[hole()],
+        holes_count=1,
         latencies=[],
         dead_letters=[],
         flows=[],
@@ -157,6 +159,8 @@ def findings(**changes: object) -> Findings:
         damage=[],
         table="",
     )
+    if "holes" in changes:
+        changes["holes_count"] = len(changes["holes"])
     return msgspec.structs.replace(whole, **changes)
 
 

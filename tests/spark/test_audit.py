@@ -120,16 +120,21 @@ def test_a_row_that_is_twice_in_the_table_of_a_pipeline_is_named(
     spark: SparkSession, audit: Callable[..., Findings], specimen: Specimen, tmp_path: Path
 ) -> None:
     table = str(tmp_path / "table")
-    for batch, offsets in enumerate(([5, 6], [5, 7])):
+    for batch, offsets in enumerate(([5, 6, 8], [5, 7, 8])):
         rows = [("orders", 0, offset) for offset in offsets]
         written = spark.createDataFrame(rows, "_queue string, _partition int, _offset bigint")
         written.write.parquet(f"{table}/_batch={batch}")
     with of_directory(str(specimen.killed)) as case:
         findings = audit(case, table=table)
         assert [(each.queue, each.offset, each.what) for each in findings.doubled] == [
-            ("orders", 5, "in the table 2 times")
+            ("orders", 5, "in the table 2 times"),
+            ("orders", 8, "in the table 2 times"),
         ]
         assert not findings.holds
+        cut = audit(case, table=table, loop=2, most=1)
+        assert ([each.offset for each in cut.doubled], cut.doubled_count) == ([5], 2)
+        assert ([each.offset for each in cut.loops], cut.loops_count) == ([REQUEUED[0]], len(REQUEUED))
+        assert (len(cut.holes), cut.holes_count) == (0, 0)
         spark.createDataFrame([(1,)], "n int").write.parquet(str(tmp_path / "other" / "_batch=0"))
         with pytest.raises(NothingToAudit, match="has no column _queue"):
             audit(case, table=str(tmp_path / "other"))
@@ -149,6 +154,7 @@ def test_who_holds_a_message_and_what_comes_again_and_again_is_said(
     (held, *_) = [each for each in findings.holes if each.state == "in flight"]
     assert (held.queue, held.start, held.stop) == ("orders", specimen.held, specimen.held + 1)
     assert held.held_by.endswith(" holder")
+    assert findings.holes_count == len(findings.holes)
     assert [each.offset for each in findings.loops] == [*REQUEUED]
     flows = {(each.from_name, each.to_kind, each.to_name): each.messages for each in findings.flows}
     assert flows["checked", "returned", "publisher"] == RETURNED

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from leveret.audit.evidence import AuditedLog, Reader
+from leveret.storage import words
 from leveret.storage.events import CHUNK, CHUNK_BITS, Event
 from leveret.storage.journal import Kind, Outcome
 
@@ -70,10 +71,6 @@ _MAKE_KNOWN: Final = (Event.PUBLISHED, Kind.SYNCED, *_TAKEN)
 """What only messages have."""
 _NOBODY: Final = -1
 _SPREAD_MOST: Final = 4 << 20
-LATE: Final = "no answer"
-"""How the reasons of returns begin where a deadline was missed."""
-STAGE: Final = "stage "
-"""How the names of those begin who only hide what they have published, until they commit: nobody gets it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,9 +341,9 @@ def _sorted_out(table: pa.Table, base: int) -> tuple[pa.Array, dict[int, Rows]]:
         plain["code"],
         who,
         why,
-        _begin(names, LATE)[why],
+        _begin(names, words.LATE)[why],
     )
-    counted = ~((rows.event == Kind.LEASED) & _begin(names, STAGE)[who])
+    counted = ~((rows.event == Kind.LEASED) & _begin(names, words.STAGE)[who])
     found = {}
     for reader in np.unique(readers):
         chosen = np.flatnonzero((readers == reader) & counted)

@@ -27,7 +27,7 @@ from leveret.spark.calls import Calls
 from leveret.spark.endpoint import Endpoint, find
 from leveret.spark.errors import SparkSideError
 from leveret.spark.options import BrokerOptions
-from leveret.storage import events
+from leveret.storage import events, words
 from leveret.storage.catalog import LOGS
 from leveret.storage.errors import Damage
 from leveret.storage.events import Piece
@@ -35,9 +35,6 @@ from leveret.storage.files import OsFiles
 from leveret.storage.picture import Picture, of_left
 from leveret.storage.wal import DIRECTORY as WAL
 
-_OWN: Final = "queue"
-"""The cursor that a queue or a stream has itself."""
-_RETURNED: Final = "returned"
 _LOCK: Final = "lock"
 
 
@@ -185,14 +182,14 @@ def case_of(
             readers = [
                 Reader(
                     journal.spec.id,
-                    "" if journal.spec.name == _OWN else journal.spec.label or journal.spec.name,
+                    "" if journal.spec.name == words.OWN_CURSOR else journal.spec.label or journal.spec.name,
                     max(journal.spec.retention.audit_us, image.spec.retention.audit_us) > 0,
                 )
                 for journal in picture.journals(id_)
             ]
             logs.append(AuditedLog(id_, said[0], said[1], tuple(readers)))
-        elif isinstance(said, dict) and _RETURNED in said:
-            returned[id_] = said[_RETURNED]
+        elif isinstance(said, dict) and words.RETURNED in said:
+            returned[id_] = said[words.RETURNED]
     pieces = events.pieces(picture, [*(log.id for log in logs), *returned])
     return Case(
         described, taken, tuple(logs), returned, tuple(pieces), evidence, tuple(str(each) for each in damage)

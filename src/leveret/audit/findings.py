@@ -160,15 +160,20 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
     returned: dict[str, int]
     """Messages that no queue took, by the exchange that they were published to, since the window began."""
     lost: list[MessageFound]
-    """The first ones, by name; how many there are is in `queues`."""
+    """The first ones, by name; how many there are in all is in `queues`."""
     doubled: list[MessageFound]
     doubled_in_table: int = 0
     """How many of them are doubled in the table of a pipeline."""
     loops: list[MessageFound]
     """Delivered again and again: those that were most often."""
+    loops_count: int
+    """How many there are."""
     holes: list[Hole]
+    """The first ones."""
+    holes_count: int
     latencies: list[Latency]
     dead_letters: list[DeadLetters]
+    """By the reasons that most of them have; how many there are in all is in `queues`."""
     flows: list[Flow]
     advice: list[Advice]
     damage: list[str]

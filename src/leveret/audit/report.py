@@ -125,14 +125,13 @@ def _lost_and_doubled(findings: Findings, names: Names) -> Iterator[Section]:
         if count:
             rows = [_message(each, names) for each in found]
             listed = [table(title, columns, rows)] if rows else []
-            more = [_more(count - len(found), findings)] if count > len(found) else []
-            yield section(anchor, title, *listed, *more)
+            yield section(anchor, title, *listed, *_more(count - len(found), findings))
 
 
-def _more(count: int, findings: Findings) -> Safe:
-    return tag(
-        "p", f"{count:,} more are in the table of messages: ", tag("code", findings.table), class_="note"
-    )
+def _more(count: int, findings: Findings) -> Iterator[Safe]:
+    if count > 0:
+        said = f"{count:,} more are in the table of messages: "
+        yield tag("p", said, tag("code", findings.table), class_="note")
 
 
 def _message(found: MessageFound, names: Names) -> Row:
@@ -239,7 +238,8 @@ def _holes(findings: Findings, names: Names) -> Section:
     columns = ("queue", "offsets", "messages", "state", "held by", "since", "for", "deliveries")
     rows = [_hole(each, findings, names) for each in findings.holes]
     about = lead("Messages that are not settled though later ones are; how long is counted to the audit.")
-    return section("holes", title, about, table(title, columns, rows))
+    more = _more(findings.holes_count - len(rows), findings)
+    return section("holes", title, about, table(title, columns, rows), *more)
 
 
 def _hole(hole: Hole, findings: Findings, names: Names) -> Row:
@@ -261,7 +261,8 @@ def _loops(findings: Findings, names: Names) -> Section:
         return section("loops", title, none("There are none: no message was delivered again and again."))
     columns = ("queue", "offset", "what", "published", "last delivered to", "settled", "how")
     rows = [_message(each, names) for each in findings.loops]
-    return section("loops", title, table(title, columns, rows))
+    more = _more(findings.loops_count - len(rows), findings)
+    return section("loops", title, table(title, columns, rows), *more)
 
 
 def _deadlines(findings: Findings, names: Names) -> Section:
@@ -353,12 +354,12 @@ def _advice(findings: Findings, names: Names) -> Section:
 
 
 def _advised(advice: Advice, names: Names) -> Row:
-    p5, p50, p95 = map(duration, advice.hold_ms)
+    p1, p50, p95 = map(duration, advice.hold_ms)
     return (
         named(advice.consumer, names.queue(advice)),
         advice.messages,
         Figure(f"{advice.rate:,.{0 if advice.rate >= 100 else 1}f}"),
-        Figure(named(p50, f"{p5} to {p95}")),
+        Figure(named(p50, f"{p1} to {p95}")),
         Figure(duration(advice.work_ms)),
         Figure(duration(advice.round_trip_ms) + ("" if advice.round_trip_measured else " *")),
         Figure(f"{advice.in_flight:,.1f}"),

@@ -39,6 +39,7 @@ _ROUND_S: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200
 _ACKED: Final = "acked"
 _SAFE: Final = "confirmed IS NOT NULL OR (reader = '' AND persistent AND copies > 0)"
 """It was on disk: somebody has noted when, or it is there now (and the note gone, or not made in time)."""
+_ALL: Final = "count(*) OVER ()"
 _IDENTITY: Final = ("_queue", "_partition", "_offset")
 Node = tuple[str, str]
 """What kind of thing it is, and its name."""
@@ -95,7 +96,9 @@ def findings(
     messages = spark.read.parquet(path)
     messages.createOrReplaceTempView(VIEW)
     stretch_s = _stretch(spark)
-    in_table = [] if written is None else _doubled_in_table(written)
+    in_table, in_table_count = ([], 0) if written is None else _doubled_in_table(written, terms)
+    loops, loops_count = _loops(spark, terms)
+    holes, holes_count = _holes(spark, terms)
     return Findings(
         source=case.described,
         taken=case.taken,
@@ -103,12 +106,14 @@ def findings(
         queues=_queues(spark, case),
         returned=_by_exchange_alone(returned),
         lost=_lost(spark, terms),
-        doubled=_doubled(spark, terms) + in_table[: terms.most],
-        doubled_in_table=len(in_table),
-        loops=_loops(spark, terms),
-        holes=_holes(spark, terms),
+        doubled=_doubled(spark, terms) + in_table,
+        doubled_in_table=in_table_count,
+        loops=loops,
+        loops_count=loops_count,
+        holes=holes,
+        holes_count=holes_count,
         latencies=_latencies(spark, stretch_s),
-        dead_letters=_dead_letters(spark),
+        dead_letters=_dead_letters(spark, terms),
         flows=_flows(spark, returned),
         advice=_advice(spark, case, terms),
         damage=list(damage),
@@ -179,9 +184,10 @@ def _doubled(spark: SparkSession, terms: Terms) -> list[MessageFound]:
     ]
 
 
-def _doubled_in_table(written: DataFrame) -> list[MessageFound]:
-    counted = written.groupBy(*_IDENTITY).count()
-    rows = counted.where("count > 1").orderBy(*_IDENTITY)
+def _doubled_in_table(written: DataFrame, terms: Terms) -> tuple[list[MessageFound], int]:
+    """The first ones, and how many there are."""
+    doubled = written.groupBy(*_IDENTITY).count().where("count > 1")
+    rows, count = _some(doubled.withColumn("all", F.expr(_ALL)).orderBy(*_IDENTITY).limit(terms.most))
     return [
         MessageFound(
             vhost="",
@@ -190,8 +196,14 @@ def _doubled_in_table(written: DataFrame) -> list[MessageFound]:
             offset=row["_offset"],
             what=f"in the table {row['count']} times",
         )
-        for row in rows.collect()
-    ]
+        for row in rows
+    ], count
+
+
+def _some(cut: DataFrame) -> tuple[list[Row], int]:
+    """What is left of a list that was cut, and how many were in it, which its column `all` says."""
+    rows = cut.collect()
+    return rows, rows[0]["all"] if rows else 0
 
 
 def _by_exchange_alone(returned: dict[tuple[str, str], int]) -> dict[str, int]:
@@ -201,11 +213,13 @@ def _by_exchange_alone(returned: dict[tuple[str, str], int]) -> dict[str, int]:
     return dict(found)
 
 
-def _loops(spark: SparkSession, terms: Terms) -> list[MessageFound]:
-    rows = spark.sql(f"""
-        SELECT * FROM {VIEW} WHERE deliveries >= {terms.loop}
+def _loops(spark: SparkSession, terms: Terms) -> tuple[list[MessageFound], int]:
+    """Those that came most often, and how many there are."""
+    found = spark.sql(f"""
+        SELECT *, {_ALL} AS all FROM {VIEW} WHERE deliveries >= {terms.loop}
         ORDER BY deliveries DESC, {_NAMED}, offset LIMIT {terms.most}""")
-    return [_message(row, f"delivered {row.deliveries} times") for row in rows.collect()]
+    rows, count = _some(found)
+    return [_message(row, f"delivered {row.deliveries} times") for row in rows], count
 
 
 def _message(row: Row, what: str) -> MessageFound:
@@ -227,8 +241,9 @@ def _aware(time: datetime | None) -> datetime | None:
     return None if time is None else time.astimezone(UTC)
 
 
-def _holes(spark: SparkSession, terms: Terms) -> list[Hole]:
-    rows = spark.sql(f"""
+def _holes(spark: SparkSession, terms: Terms) -> tuple[list[Hole], int]:
+    """The first ones, and how many there are."""
+    found = spark.sql(f"""
         WITH highest AS (
             SELECT {_NAMED}, max(offset) AS top FROM {VIEW} WHERE state = 'settled' GROUP BY {_NAMED}),
         open AS (
@@ -240,8 +255,9 @@ def _holes(spark: SparkSession, terms: Terms) -> list[Hole]:
                 PARTITION BY {_NAMED}, state, held_by ORDER BY offset) AS island
             FROM open)
         SELECT {_NAMED}, state, held_by, min(offset) AS start, max(offset) + 1 AS stop,
-               min(last_delivered) AS since, max(deliveries) AS deliveries
+               min(last_delivered) AS since, max(deliveries) AS deliveries, {_ALL} AS all
         FROM islands GROUP BY {_NAMED}, state, held_by, island ORDER BY {_NAMED}, start LIMIT {terms.most}""")
+    rows, count = _some(found)
     return [
         Hole(
             vhost=row.vhost,
@@ -254,8 +270,8 @@ def _holes(spark: SparkSession, terms: Terms) -> list[Hole]:
             since=_aware(row.since),
             deliveries=row.deliveries,
         )
-        for row in rows.collect()
-    ]
+        for row in rows
+    ], count
 
 
 def _stretch(spark: SparkSession) -> int:
@@ -296,13 +312,13 @@ def _three(values: Sequence[float] | None) -> tuple[float | None, float | None, 
     return (None, None, None) if values is None else (values[0], values[1], values[2])
 
 
-def _dead_letters(spark: SparkSession) -> list[DeadLetters]:
+def _dead_letters(spark: SparkSession, terms: Terms) -> list[DeadLetters]:
     rows = spark.sql(f"""
         SELECT {_NAMED}, outcome, count(*) AS messages,
                coalesce(why, '') AS reason
         FROM {VIEW}
         WHERE outcome IN ('rejected', 'dead lettered', 'expired', 'dropped', 'sent to rejects', 'damaged')
-        GROUP BY {_NAMED}, outcome, reason ORDER BY messages DESC, {_NAMED}""")
+        GROUP BY {_NAMED}, outcome, reason ORDER BY messages DESC, {_NAMED} LIMIT {terms.most}""")
     return [
         DeadLetters(
             vhost=row.vhost,

@@ -102,7 +102,8 @@ def _lost(findings: Findings, names: Names) -> Iterator[Part]:
 def _loops(findings: Findings, names: Names) -> Iterator[Part]:
     if findings.loops:
         columns = ("queue", "offset", "what", "published", "last delivered to", "how")
-        yield _cut("Redelivery loops", columns, [_message(each, names) for each in findings.loops])
+        rows = [_message(each, names) for each in findings.loops]
+        yield _cut("Redelivery loops", columns, rows, findings.loops_count)
 
 
 def _message(found: MessageFound, names: Names) -> Row:
@@ -131,7 +132,7 @@ def _holes(findings: Findings, names: Names) -> Iterator[Part]:
             for each in findings.holes
         ]
         columns = ("queue", "offsets", "state", "held by", "since", "for", "deliveries")
-        yield _cut("Holes: not settled though later messages are", columns, rows)
+        yield _cut("Holes: not settled though later messages are", columns, rows, findings.holes_count)
 
 
 def _deadlines(findings: Findings, names: Names) -> Iterator[Part]:

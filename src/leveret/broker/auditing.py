@@ -14,12 +14,13 @@ from itertools import groupby
 from operator import attrgetter, itemgetter
 from typing import Final, NamedTuple
 
+from leveret.storage import words
 from leveret.storage.cursor import Cursor
 from leveret.storage.journal import Entry, Kind, Outcome
 from leveret.storage.offsets import OffsetSet, Range
 from leveret.storage.records import PERSISTENT, Message, Record
 
-LATE: Final = b"no answer in time"
+LATE: Final = f"{words.LATE} in time".encode()
 """Why a delivery came back whose consumer took too long."""
 _TOGETHER_US: Final = 1000
 """What comes in so soon after something else is noted with it, at the time of the first."""

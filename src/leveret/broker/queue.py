@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from leveret.broker.vhost import VirtualHost
     from leveret.broker.work import Work
 
-CURSOR = "queue"
 DELIVERY_COUNT = "x-delivery-count"
 _RETRY_WITHOUT_DELAY_MS = 10_000
 """How long a timed-out delivery waits to be retried where the queue says no delay: RocketMQ's level 3."""

@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from leveret.storage import words
 from leveret.storage.log import Log
 
 DEDUP: Final = "dedup"
@@ -20,7 +21,7 @@ STAGES: Final = "stages"
 """What batches have written that are not committed; the owner is the name of a virtual host."""
 GROUPS: Final = "groups"
 """What groups there are in a virtual host, whose name is the owner."""
-RETURNED: Final = "returned"
+RETURNED: Final = words.RETURNED
 """What went back to publishers in a virtual host, whose name is the owner."""
 
 Key = tuple[str, int | str]

@@ -27,6 +27,7 @@ from leveret.broker.flags import EXPIRES
 from leveret.broker.leases import LeaseRefused, hold_again
 from leveret.broker.notes import Change, Notes
 from leveret.broker.streams.stream import Stream
+from leveret.storage import words
 from leveret.storage.errors import StorageError
 from leveret.storage.journal import Outcome
 from leveret.storage.log import Log
@@ -365,4 +366,4 @@ class Stages:
 
 
 def _label(name: StageName) -> bytes:
-    return f"stage {name.query} {name.batch}".encode()[:255]
+    return f"{words.STAGE}{name.query} {name.batch}".encode()[:255]

@@ -23,13 +23,14 @@ from leveret.broker.exchange import Bound, Exchange
 from leveret.broker.exchanges import ROUTERS
 from leveret.broker.groups.registry import Groups
 from leveret.broker.leases import Leases, give_back_strays
-from leveret.broker.queue import CURSOR, Queue
+from leveret.broker.queue import Queue
 from leveret.broker.returned import Returned
 from leveret.broker.sidelogs import SideLogs
 from leveret.broker.stages import Stages
 from leveret.broker.streams.stream import Stream, retention_of
 from leveret.storage.log import Log
 from leveret.storage.retention import Retention
+from leveret.storage.words import OWN_CURSOR
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
@@ -209,7 +210,7 @@ class VirtualHost:
         label = label_of(row) if row else ""
         log = store.create_log(label=label, retention=_retention(arguments))
         cursor = store.create_cursor(
-            log, CURSOR, priorities=arguments.max_priority, audit_us=arguments.audit_us
+            log, OWN_CURSOR, priorities=arguments.max_priority, audit_us=arguments.audit_us
         )
         memory = None
         if arguments.dedup:
@@ -424,8 +425,8 @@ class VirtualHost:
         arguments = QueueArguments.parse(row.arguments, queue=row.name, vhost=self.name)
         if log.spec.retention != _retention(arguments):
             self.broker.store.set_retention(log, _retention(arguments))
-        cursor = log.cursors.get(CURSOR) or self.broker.store.create_cursor(
-            log, CURSOR, priorities=arguments.max_priority, audit_us=arguments.audit_us
+        cursor = log.cursors.get(OWN_CURSOR) or self.broker.store.create_cursor(
+            log, OWN_CURSOR, priorities=arguments.max_priority, audit_us=arguments.audit_us
         )
         memory = None
         if arguments.dedup:

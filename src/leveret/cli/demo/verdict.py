@@ -273,8 +273,8 @@ def audited_hole(seen: Seen, findings: Findings) -> Check:
         for hole in findings.holes[:3]
     )
     in_group = all(hole.reader == GROUP for hole in findings.holes)
-    holds = len(findings.holes) == size == 1 and in_group and _is_held_by(holders, seen.grouped.hangs)
-    return Check("one hole", f"{len(findings.holes):,}: {said or 'none'}{_own_word(seen.grouped)}", holds)
+    holds = findings.holes_count == size == 1 and in_group and _is_held_by(holders, seen.grouped.hangs)
+    return Check("one hole", f"{findings.holes_count:,}: {said or 'none'}{_own_word(seen.grouped)}", holds)
 
 
 def _is_held_by(holders: Sequence[str], hangs: Sequence[str]) -> bool:
