@@ -1,26 +1,25 @@
-"""`leveret demo`: the orders it is made of, its verdict, and the whole of it with few orders."""
+"""`leveret demo`: the orders it is made of, its processes, and the whole of it with few orders."""
 
 import asyncio
 import json
 import os
 import signal
+import socket
+import subprocess
 import sys
+import time
 from collections import Counter
-from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from leveret.audit.findings import Findings, Hole, QueueAccount
-from leveret.cli.demo import jobs, verdict
+from leveret.cli.api import Api, Refused
+from leveret.cli.demo import jobs
+from leveret.cli.demo.broker import Broker
 from leveret.cli.demo.orders import FEWEST, PUBLISHERS, TORN, UNPAID, UNROUTABLE, Plan, number_of
 from leveret.cli.demo.processes import Processes, SceneFailed
-from leveret.cli.demo.publishers import Receipts
 from leveret.cli.demo.records import Deed, Reading, Record
-from leveret.cli.demo.topology import DEAD, GROUP, LAKE, PARTITIONS, REJECTS, WORK
-from leveret.cli.demo.verdict import Grouped, Piped, Seen, Tally, Worked
+from leveret.cli.demo.topology import WORK
 from leveret.cli.demo.worker import OrderFailed, check
 from tests.cli import command
 
@@ -30,6 +29,15 @@ ROUTABLE = ORDERS - UNROUTABLE
 VALID = ROUTABLE - BAD
 NOBODY = "amqp://nobody.invalid"
 DEMO_S = 240
+GONE_S = 30
+SHOWN = """
+from leveret.cli.demo.display import KILLED, Stage, show
+from leveret.cli.demo.verdict import Check
+with Stage() as stage:
+    stage.note("broker", "killed", KILLED)
+checks = [Check("table", "all of them, each once", True), Check("work", "1 left", False)]
+show(checks, ["Data is in B\u00fccher"])
+"""
 
 
 # orders
@@ -90,192 +98,35 @@ def test_what_a_killed_worker_had_written_is_read_up_to_the_last_whole_line(tmp_
     assert reading.numbers[Deed.DONE][19] == 1
 
 
-# the verdict
+# what people see
 
 
-def account(
-    queue: str, reader: str = "", *, confirmed: int = 0, ready: int = 0, **outcomes: int
-) -> QueueAccount:
-    counts = dict.fromkeys(
-        ("published", "delivered", "deliveries", "returns", "late", "in_flight", "lost", "doubled", "gone"), 0
+def shown(**environment: str) -> command.Ran:
+    """A note and a verdict, on outputs that are as the environment says."""
+    said = subprocess.run(
+        [sys.executable, "-c", SHOWN], env=command.environment(NOBODY) | environment, capture_output=True
     )
-    return QueueAccount(
-        vhost="/",
-        queue=queue,
-        reader=reader,
-        audited=True,
-        confirmed=confirmed,
-        ready=ready,
-        outcomes={name.replace("_", " "): count for name, count in outcomes.items()},
-        **counts,
-    )
+    return command.ended(said.returncode, said.stdout, said.stderr)
 
 
-def hole(**changes: object) -> Hole:
-    whole = Hole(
-        vhost="/",
-        queue=PARTITIONS[0],
-        reader=GROUP,
-        start=700,
-        stop=701,
-        state="in flight",
-        held_by="127.0.0.1:5000 -> 127.0.0.1:5672 member-2 (consuming) (1) leveret.0f",
-        since=None,
-        deliveries=1,
-    )
-    return msgspec.structs.replace(whole, **changes)
-
-
-def findings(**changes: object) -> Findings:
-    quarter = ROUTABLE // len(PARTITIONS)
-    parts = [quarter, quarter, quarter, ROUTABLE - 3 * quarter]
-    whole = Findings(
-        source="",
-        taken=datetime(2026, 11, 15, tzinfo=UTC),
-        took_s=1.0,
-        stretch_s=1,
-        queues=[
-            account(WORK, confirmed=ROUTABLE, acked=VALID, dead_lettered=BAD),
-            account(DEAD, ready=BAD),
-            account(LAKE, confirmed=ROUTABLE, acked=VALID, sent_to_rejects=BAD),
-            account(REJECTS, ready=BAD),
-            *(account(name, confirmed=part) for name, part in zip(PARTITIONS, parts, strict=True)),
-            *(
-                account(name, GROUP, acked=part - (name == PARTITIONS[0]))
-                for name, part in zip(PARTITIONS, parts, strict=True)
-            ),
-        ],
-        returned={"orders.unbound": UNROUTABLE},
-        lost=[],
-        doubled=[],
-        loops=[],
-        loops_count=0,
-        holes=[hole()],
-        holes_count=1,
-        latencies=[],
-        dead_letters=[],
-        flows=[],
-        advice=[],
-        damage=[],
-        table="",
-    )
-    if "holes" in changes:
-        changes["holes_count"] = len(changes["holes"])
-    return msgspec.structs.replace(whole, **changes)
-
-
-def with_queue(queue: str, reader: str = "", **changes: object) -> Findings:
-    """With other figures for one queue."""
-    whole = findings()
-    queues = [
-        msgspec.structs.replace(each, **changes) if (each.queue, each.reader) == (queue, reader) else each
-        for each in whole.queues
+def test_an_output_without_any_sign_but_ascii_gets_the_verdict_in_other_marks():
+    said = shown(PYTHONIOENCODING="ascii")
+    assert said.code == 0
+    assert said.lines == [
+        "",
+        " + table       all of them, each once",
+        " ! work        1 left",
+        "",
+        r"Data is in B\xfccher",
     ]
-    return findings(queues=queues)
+    assert said.err == " x broker      killed\n"
 
 
-RECEIPTS = Receipts(confirmed=ROUTABLE, returned=UNROUTABLE, republished=7)
-WORKED = Worked(
-    done=Tally(VALID, VALID, 0, 0, 12), dead=Tally(BAD, BAD, 0, 0, 0), reasons={"rejected": BAD}, left=0
-)
-GROUPED = Grouped(
-    done=Tally(ROUTABLE - 1, ROUTABLE - 1, 0, 0, 3),
-    hangs=("member-2",),
-    stored=ROUTABLE,
-    lag=1,
-    holders=("127.0.0.1:5000 -> 127.0.0.1:5672 member-2 (consuming) (1) leveret.0f",),
-)
-PIPED = Piped(
-    table=Tally(VALID, VALID, 0, 0, 0),
-    rejected=Tally(BAD, BAD, 0, 0, 0),
-    reasons={jobs.NOT_JSON: TORN, jobs.UNPAID: UNPAID},
-    wanted={jobs.NOT_JSON: TORN, jobs.UNPAID: UNPAID},
-)
-SEEN = Seen(
-    orders=ORDERS,
-    receipts=RECEIPTS,
-    worked=WORKED,
-    grouped=GROUPED,
-    waiting=0,
-    piped=PIPED,
-    findings=findings(),
-)
-SEEN_WITHOUT_SPARK = replace(SEEN, waiting=ROUTABLE, piped=None, findings=None)
-
-
-def broken(seen: Seen) -> list[str]:
-    return [each.name for each in verdict.checks(seen) if not each.holds]
-
-
-def test_the_verdict_holds_when_everything_agrees():
-    assert broken(SEEN) == []
-    assert "every message is accounted for" in verdict.sentence(verdict.checks(SEEN), with_spark=True)
-
-
-def test_without_spark_the_verdict_is_made_of_what_is_left():
-    checks = verdict.checks(SEEN_WITHOUT_SPARK)
-    assert [each.name for each in checks] == ["published", "work", "kept", "group"]
-    assert broken(SEEN_WITHOUT_SPARK) == []
-    assert "without Spark" in verdict.sentence(checks, with_spark=False)
-
-
-@pytest.mark.parametrize(
-    ("seen", "name"),
-    [
-        (replace(SEEN, worked=replace(WORKED, left=1)), "work"),
-        (replace(SEEN, worked=replace(WORKED, done=Tally(VALID, VALID - 1, 1, 0, 0))), "work"),
-        (replace(SEEN, worked=replace(WORKED, dead=Tally(BAD, BAD, 0, 0, 1))), "work"),
-        (replace(SEEN, worked=replace(WORKED, reasons={"expired": BAD})), "work"),
-        (replace(SEEN, piped=replace(PIPED, table=Tally(VALID, VALID - 1, 1, 0, 0))), "table"),
-        (replace(SEEN, piped=replace(PIPED, table=Tally(VALID, VALID, 0, 0, 1))), "table"),
-        (replace(SEEN, piped=replace(PIPED, rejected=Tally(BAD, BAD + 1, 0, 1, 0))), "rejects"),
-        (replace(SEEN, piped=replace(PIPED, reasons={jobs.NOT_JSON: BAD})), "rejects"),
-        (replace(SEEN, findings=with_queue(WORK, confirmed=ROUTABLE - 1)), "audit"),
-        (replace(SEEN, findings=with_queue(LAKE, confirmed=ROUTABLE + 1)), "audit"),
-        (replace(SEEN, findings=with_queue(PARTITIONS[1], confirmed=0)), "audit"),
-        (replace(SEEN, findings=findings(returned={"orders.unbound": UNROUTABLE + 1})), "audit"),
-        (replace(SEEN, findings=with_queue(WORK, outcomes={"acked": ROUTABLE})), "settled"),
-        (replace(SEEN, findings=with_queue(LAKE, outcomes={"acked": VALID})), "settled"),
-        (replace(SEEN, findings=with_queue(PARTITIONS[2], GROUP, outcomes={})), "settled"),
-        (replace(SEEN, findings=with_queue(REJECTS, ready=BAD - 1)), "settled"),
-        (replace(SEEN, findings=with_queue(WORK, lost=1)), "none lost"),
-        (replace(SEEN, findings=findings(damage=["a segment can't be read"])), "none lost"),
-        (replace(SEEN, findings=with_queue(LAKE, doubled=1)), "none twice"),
-        (replace(SEEN, findings=findings(holes=[])), "one hole"),
-        (replace(SEEN, findings=findings(holes=[hole(), hole(start=900, stop=901)])), "one hole"),
-        (replace(SEEN, findings=findings(holes=[hole(stop=702)])), "one hole"),
-        (replace(SEEN, findings=findings(holes=[hole(reader="")])), "one hole"),
-        (replace(SEEN, findings=findings(holes=[hole(held_by="")])), "one hole"),
-        (replace(SEEN, grouped=replace(GROUPED, hangs=("member-1",))), "one hole"),
-        (replace(SEEN, grouped=replace(GROUPED, hangs=("member-1", "member-2"))), "one hole"),
-        (replace(SEEN_WITHOUT_SPARK, waiting=ROUTABLE - 1), "kept"),
-        (replace(SEEN_WITHOUT_SPARK, grouped=replace(GROUPED, stored=ROUTABLE + 1)), "kept"),
-        (replace(SEEN_WITHOUT_SPARK, grouped=replace(GROUPED, lag=2)), "group"),
-        (replace(SEEN_WITHOUT_SPARK, grouped=replace(GROUPED, holders=())), "group"),
-        (replace(SEEN_WITHOUT_SPARK, grouped=replace(GROUPED, done=Tally(9, 8, 1, 0, 0))), "group"),
-    ],
-)
-def test_one_thing_that_is_wrong_is_named_alone(seen, name):
-    assert broken(seen) == [name]
-    assert verdict.sentence(verdict.checks(seen), with_spark=True).endswith(f"checks do not hold: {name}.")
-
-
-@pytest.mark.parametrize("changes", [{"confirmed": ROUTABLE - 1}, {"returned": UNROUTABLE - 1}])
-def test_receipts_that_differ_are_seen_by_the_publishers_and_by_the_audit(changes):
-    assert broken(replace(SEEN, receipts=replace(RECEIPTS, **changes))) == ["published", "audit"]
-
-
-@pytest.mark.parametrize("changes", [{"nacked": 1}, {"lost": 1}])
-def test_a_message_that_was_refused_or_of_which_nobody_knows_breaks_the_verdict(changes):
-    assert broken(replace(SEEN, receipts=replace(RECEIPTS, **changes))) == ["published"]
-
-
-def test_a_tally_counts_what_is_missing_unexpected_and_there_again():
-    assert Tally.of({1, 2, 3}, Counter([2, 3, 3, 3, 4])) == Tally(3, 3, 1, 1, 2)
-    assert Tally.of({1, 2}, Counter([1, 2])).exact
-    assert not Tally.of({1, 2}, Counter([1, 2, 2])).exact
-    assert Tally.of({1, 2}, Counter([1, 2, 2])).complete
-    assert str(Tally(3, 3, 1, 1, 2)) == "3 of 3, 1 missing, 1 that should not be there, 2 again"
+def test_a_line_is_whole_in_a_file_and_broken_between_words_on_a_terminal_that_is_too_narrow():
+    narrow = {"COLUMNS": "30", "PYTHONIOENCODING": "utf-8"}
+    assert " ✔ table       all of them, each once" in shown(**narrow).lines
+    lines = [line.rstrip() for line in shown(FORCE_COLOR="1", TERM="xterm", **narrow).lines]
+    assert lines[1:3] == [" ✔ table       all of them,", "               each once"]
 
 
 # processes
@@ -293,6 +144,33 @@ def test_a_process_that_dies_is_named_with_its_last_words(tmp_path):
 
     with pytest.raises(SceneFailed, match=r"broken ended with code 2.*no-such-option.*broken\.log"):
         asyncio.run(wait())
+
+
+async def for_ever() -> bool:
+    return await asyncio.get_running_loop().create_future()
+
+
+def test_looking_for_something_takes_no_longer_than_waiting_for_it(tmp_path):
+    with pytest.raises(SceneFailed, match=r"the sky falls: that did not happen in 0\.01 s"):
+        asyncio.run(Processes(tmp_path).until(for_ever, "the sky falls", limit_s=0.01))
+
+
+def test_a_broker_that_misses_a_question_is_asked_again(monkeypatch, tmp_path):
+    answers = iter([None, {"messages": 17}])
+
+    async def ask(*path: str) -> object:
+        return next(answers)
+
+    broker = Broker(Processes(tmp_path), tmp_path)
+    monkeypatch.setattr(broker, "ask", ask)
+    assert asyncio.run(broker.answer("queues", WORK)) == {"messages": 17}
+
+
+def test_an_answer_that_does_not_come_is_not_waited_for_longer_than_was_said():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        api = Api(f"http://127.0.0.1:{listener.getsockname()[1]}", vhost="/", answer_s=0.05)
+        with pytest.raises(Refused, match="does not answer: timed out"):
+            api.get("queues", WORK)
 
 
 def test_a_wait_that_is_over_says_for_what(tmp_path):
@@ -321,6 +199,12 @@ def left_behind(place: Path) -> list[str]:
     return found
 
 
+def read_until(process: subprocess.Popen[bytes], word: bytes) -> None:
+    """What it says on stderr, to the line with this word."""
+    assert process.stderr is not None
+    assert any(word in line for line in process.stderr)
+
+
 def demo(*words: object) -> command.Ran:
     process = command.started("demo", *words, url=NOBODY)
     out, err = process.communicate(timeout=DEMO_S)
@@ -340,7 +224,7 @@ def test_without_spark_everything_else_is_shown_and_holds(tmp_path):
     assert result["receipts"]["confirmed"] == ROUTABLE
     assert result["receipts"]["returned"] == UNROUTABLE
     assert result["work"]["done"]["found"] == VALID
-    assert result["work"]["reasons"] == {"rejected": BAD}
+    assert result["work"]["dead"]["rejected"]["found"] == BAD
     assert result["report"] is None
     assert left_behind(place) == []
 
@@ -368,15 +252,33 @@ def test_the_demo_accounts_for_every_message_of_publishers_workers_pipeline_and_
 def test_ctrl_c_ends_the_demo_and_everything_that_it_has_started(tmp_path):
     place = tmp_path / "demo"
     process = command.started("demo", "--without-spark", "--orders", ORDERS, "--dir", place, url=NOBODY)
-    assert process.stderr is not None
-    for line in process.stderr:
-        if b"consumers" in line:
-            break
+    read_until(process, b"consumers")
     assert len(left_behind(place)) > 5
     os.kill(process.pid, signal.SIGINT)
     ran = command.finished(process)
     assert ran.code == 128 + signal.SIGINT
     assert "stopped" in ran.err
+    assert left_behind(place) == []
+
+
+@pytest.mark.timeout(DEMO_S)
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+def test_a_demo_under_nohup_outlives_its_terminal_and_all_its_processes_end_when_it_is_killed(tmp_path):
+    place = tmp_path / "demo"
+    process = command.started(
+        *("demo", "--without-spark", "--orders", ORDERS, "--dir", place),
+        url=NOBODY,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+    )
+    read_until(process, b"topology")
+    process.send_signal(signal.SIGHUP)
+    read_until(process, b"consumers")
+    assert len(left_behind(place)) > 5
+    process.kill()
+    process.communicate()
+    stop_s = time.monotonic() + GONE_S
+    while left_behind(place) and time.monotonic() < stop_s:
+        time.sleep(0.1)
     assert left_behind(place) == []
 
 

@@ -5,7 +5,8 @@
 
 Owns where it is, who asks, and how a refusal becomes one sentence; what the answers mean is left to the
 commands. `spoken` ends a command whose request came to nothing with that sentence and exit code 1. A listener
-is waited for a few seconds, an answer for as long as it takes: a redrive may be long.
+is waited for a few seconds, an answer for as long as it takes: a redrive may be long. Who can't wait that
+long says so: `answer_s`.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Refused(Exception):
 class Api:
     """One virtual host of a broker; each request is one connection."""
 
-    def __init__(self, url: str, *, vhost: str) -> None:
+    def __init__(self, url: str, *, vhost: str, answer_s: float | None = None) -> None:
         parts = urlsplit(url)
         self._tls = parts.scheme == "https"
         self._host, self._port = parts.hostname or "127.0.0.1", parts.port or _PORTS[parts.scheme]
@@ -44,6 +45,7 @@ class Api:
         password = unquote("guest" if parts.password is None else parts.password)
         self._login = b64encode(f"{user}:{password}".encode()).decode("ascii")
         self._vhost = vhost
+        self._answer_s = answer_s
         self.place = f"{parts.scheme}://{self._host}:{self._port}"
         """Where it is, without the password."""
 
@@ -87,7 +89,7 @@ class Api:
         kind = HTTPSConnection if self._tls else HTTPConnection
         connection = kind(self._host, self._port, timeout=_CONNECT_S)
         connection.connect()
-        connection.sock.settimeout(None)
+        connection.sock.settimeout(self._answer_s)
         return connection
 
     def _answer(self, response: HTTPResponse, data: bytes) -> Any:

@@ -10,7 +10,7 @@ worker.py      takes orders from the queue, as a process of its own; member.py d
 records.py     what workers and members write down, and how it is read
 jobs.py        the pipeline and the audit, as processes; what is in the table
 letters.py     what is among the dead letters and the rejects, and why
-processes.py   all processes of the demo, from their start to their end
+processes.py   all processes of the demo, from their start to their end; child.py is around each of them
 verdict.py     figures, and whether they are what they should be
 display.py     what people see
 """

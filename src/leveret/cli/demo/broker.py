@@ -18,6 +18,9 @@ from leveret.cli.demo.processes import SERVING, Processes, SceneFailed, Started
 _READY: Final = re.compile(r"ready on amqp://[^:]+:(\d+)(?:,| and) http://[^:]+:(\d+)(?: and \S+:(\d+))?")
 _NO_FLIGHT: Final = "-1"
 _READY_S: Final = 60.0
+_ANSWER_S: Final = 5.0
+_ANSWERS_S: Final = 60.0
+"""For one that misses a question, and is asked again."""
 
 
 class Broker:
@@ -62,9 +65,22 @@ class Broker:
         return await self.start()
 
     async def ask(self, *path: str) -> Any:
-        """Of its HTTP API; None while it does not answer."""
-        api = Api(f"http://guest:guest@127.0.0.1:{self._ports[1]}", vhost="/")
+        """Of its HTTP API; None while it does not answer, or does not know of it."""
+        api = Api(f"http://guest:guest@127.0.0.1:{self._ports[1]}", vhost="/", answer_s=_ANSWER_S)
         try:
             return await asyncio.to_thread(api.get, *path)
         except Refused:
             return None
+
+    async def answer(self, *path: str) -> Any:
+        """Asks until it knows: one that has much to do may miss a question."""
+        found: Any = None
+
+        async def has_answered() -> bool:
+            nonlocal found
+            found = await self.ask(*path)
+            return bool(found)
+
+        what = f"the broker answers about {' '.join(path)}"
+        await self._processes.until(has_answered, what, limit_s=_ANSWERS_S)
+        return found

@@ -1,7 +1,8 @@
 """`leveret demo`: the options, the directory, and what is said at the end.
 
 Exit code 0 only if every check of the verdict holds. Whatever happens, a Ctrl-C included, all processes that
-were started are ended. The directory stays, for the report and the logs in it.
+were started are ended; those of a demo that is killed end by themselves. The directory stays, for the report
+and the logs in it.
 """
 
 from __future__ import annotations
@@ -80,8 +81,7 @@ async def _played(screen: Screen, wanted: _Wanted, interruption: Interruption) -
     from leveret.cli.demo.processes import Processes, SceneFailed
     from leveret.cli.demo.scenes import Play
 
-    # A terminal that goes away ends it as any signal does: in order.
-    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, signal.raise_signal, signal.SIGTERM)
+    _end_with_the_terminal()
     logs = wanted.place / "logs"
     logs.mkdir()
     began_s = time.monotonic()
@@ -110,6 +110,12 @@ async def _played(screen: Screen, wanted: _Wanted, interruption: Interruption) -
     return _judged(seen, wanted, report, took_s=time.monotonic() - began_s)
 
 
+def _end_with_the_terminal() -> None:
+    """As by any signal, in order; unless it was started to outlive its terminal, as nohup does."""
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, signal.raise_signal, signal.SIGTERM)
+
+
 def _first(error: BaseException) -> BaseException:
     """Of several things that went wrong at the same time."""
     while isinstance(error, BaseExceptionGroup):
@@ -134,7 +140,7 @@ def _judged(seen: Seen, wanted: _Wanted, report: Path | None, *, took_s: float) 
             "report": None if report is None else str(report),
             "directory": str(wanted.place),
         }
-        typer.echo(json.dumps(msgspec.to_builtins(figures), ensure_ascii=False))
+        typer.echo(json.dumps(msgspec.to_builtins(figures)))
     else:
         said = verdict.sentence(checks, with_spark=report is not None)
         display.show(checks, [f"{said} It took {took_s:.0f} s.", *_ways_on(wanted, report)])

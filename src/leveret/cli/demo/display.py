@@ -1,18 +1,22 @@
 """What people see of the demo: a line for each scene, which moves while it lasts and stays when it is over.
 
 On a terminal, with bars; elsewhere a plain line now and then. All of that is on stderr; the verdict is the
-result and goes to stdout. The rule: a line says what was counted, and nothing that was only hoped for.
+result and goes to stdout. Where there are no letters but those of ASCII, marks are other ones, and no letter
+is an error. The rule: a line says what was counted, and nothing that was only hoped for.
 """
 
 from __future__ import annotations
 
+import io
+import sys
 import time
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+from rich.table import Column, Table
 from rich.text import Text
 
 from leveret.cli.demo.verdict import Check
@@ -20,6 +24,20 @@ from leveret.cli.demo.verdict import Check
 _REFRESHES_PER_S: Final = 8
 _PLAIN_EACH_S: Final = 5.0
 _NAME_WIDTH: Final = 11
+
+
+class Mark(NamedTuple):
+    """What a line begins with."""
+
+    sign: str
+    ascii_sign: str
+    style: str
+
+
+DONE: Final = Mark("✔", "+", "green")
+KILLED: Final = Mark("✖", "x", "yellow")
+_BROKEN: Final = Mark("✘", "!", "bold red")
+_UNDER_WAY: Final = Mark("…", ".", "dim")
 
 
 class Stage:
@@ -31,12 +49,13 @@ class Stage:
     """
 
     def __init__(self) -> None:
-        self._console = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
+        self._console = _console(stderr=True)
         self._progress = Progress(
-            SpinnerColumn(),
+            SpinnerColumn("line" if self._console.options.ascii_only else "dots"),
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=20),
-            TextColumn("{task.fields[said]}", markup=False),
+            # A column of its own may be broken into lines; otherwise names are cut on a narrow terminal.
+            TextColumn("{task.fields[said]}", markup=False, table_column=Column()),
             console=self._console,
             transient=True,
             refresh_per_second=_REFRESHES_PER_S,
@@ -56,14 +75,14 @@ class Stage:
         """One that takes a while."""
         return Scene(self, self._progress, name)
 
-    def note(self, name: str, said: str, *, mark: str = "✔", style: str = "green") -> None:
+    def note(self, name: str, said: str, mark: Mark = DONE) -> None:
         """Something that is over, or has just happened."""
-        self._console.print(_line(mark, style, name, said))
+        _print(self._console, mark, name, said)
 
     def plain(self, name: str, said: str) -> None:
         """How a scene is going, where no bar can move."""
         if not self._console.is_terminal:
-            self.note(name, said, mark="…", style="dim")
+            self.note(name, said, _UNDER_WAY)
 
 
 class Scene:
@@ -95,15 +114,29 @@ class Scene:
 
 def show(checks: Sequence[Check], sentences: Sequence[str]) -> None:
     """The verdict, line by line, on stdout."""
-    console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+    console = _console(stderr=False)
     console.print()
     for check in checks:
-        mark, style = ("✔", "green") if check.holds else ("✘", "bold red")
-        console.print(_line(mark, style, check.name, check.said))
+        _print(console, DONE if check.holds else _BROKEN, check.name, check.said)
     console.print()
     for sentence in sentences:
         console.print(sentence)
 
 
-def _line(mark: str, style: str, name: str, said: str) -> Text:
-    return Text.assemble(" ", (mark, style), f" {name:<{_NAME_WIDTH}} ", said)
+def _console(*, stderr: bool) -> Console:
+    stream = sys.stderr if stderr else sys.stdout
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors="backslashreplace")
+    return Console(stderr=stderr, highlight=False, markup=False, emoji=False, soft_wrap=True)
+
+
+def _print(console: Console, mark: Mark, name: str, said: str) -> None:
+    """One line; on a terminal that is too narrow for it, several, broken between words."""
+    sign = mark.ascii_sign if console.options.ascii_only else mark.sign
+    words = (Text(f" {sign}", mark.style), Text(f"{name:<{_NAME_WIDTH}}"), Text(said))
+    if not console.is_terminal:
+        console.print(*words)
+        return
+    line = Table.grid(padding=(0, 1))
+    line.add_row(*words)
+    console.print(line, soft_wrap=False)

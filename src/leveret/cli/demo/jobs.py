@@ -109,6 +109,8 @@ class Pipeline:
             status = json.loads((self._checkpoint / "status.json").read_bytes())
         except FileNotFoundError:
             return "Spark is being started"
+        if not status["batches"]:
+            return "Spark has not ended its first batch"
         return f"{status['messages']:,} messages, {status['rejected']:,} of them rejected"
 
     def written(self) -> Counter[int]:

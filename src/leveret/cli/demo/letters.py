@@ -2,47 +2,42 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from leveret.cli.demo.orders import number_of
 from leveret.cli.demo.processes import SceneFailed
 from leveret.cli.running import queue_depth
 from leveret.client import Connection, Consumer
+from leveret.client.relief import PREFETCH_MAX
 
+REJECTED: Final = "rejected"
+"""Why the broker makes a dead letter of what workers refuse."""
+_UNKNOWN: Final = "no reason is given"
 _TAKE_S: Final = 20.0
-
-
-@dataclass(frozen=True, slots=True)
-class Letters:
-    """One queue of them."""
-
-    numbers: Counter[int] = field(default_factory=Counter)
-    reasons: Counter[str] = field(default_factory=Counter)
 
 
 def of_death(headers: dict[str, Any]) -> str:
     """Why the broker has made a dead letter of it."""
-    return str(headers["x-death"][0]["reason"])
+    deaths = headers.get("x-death")
+    return str(deaths[0]["reason"]) if deaths else _UNKNOWN
 
 
 def of_pipeline(headers: dict[str, Any]) -> str:
     """Why a pipeline has rejected it."""
-    return str(headers["x-reject-reason"])
+    return str(headers.get("x-reject-reason", _UNKNOWN))
 
 
-async def read(url: str, queue: str, reason: Callable[[dict[str, Any]], str]) -> Letters:
-    """Takes all that is there, looks at it, and gives it back."""
-    found = Letters()
+async def read(url: str, queue: str, reason: Callable[[dict[str, Any]], str]) -> dict[str, Counter[int]]:
+    """Takes all that is there, looks at it, and gives it back: by reason, how often which order is there."""
+    found: defaultdict[str, Counter[int]] = defaultdict(Counter)
     async with Connection(url, name="reader of letters") as connection:
         depth = await queue_depth(connection, queue)
-        async with Consumer(connection, queue, prefetch=max(depth, 1)) as consumer:
-            for _ in range(depth):
+        async with Consumer(connection, queue, prefetch=min(max(depth, 1), PREFETCH_MAX)) as consumer:
+            for count in range(depth):
                 delivery = await consumer.take(_TAKE_S)
                 if delivery is None:
-                    raise SceneFailed(f"of {depth} messages in {queue} only {found.numbers.total()} came")
-                found.numbers[number_of(delivery.body)] += 1
-                found.reasons[reason(delivery.headers)] += 1
+                    raise SceneFailed(f"of {depth:,} messages in '{queue}' only {count:,} came")
+                found[reason(delivery.headers)][number_of(delivery.body)] += 1
     return found

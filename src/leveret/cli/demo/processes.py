@@ -1,7 +1,8 @@
 """The processes of the demo: started here, watched while something is waited for, ended here.
 
 Each has a log of its own. They are in sessions of their own, so that Ctrl-C reaches the demo alone, which
-then ends them in turn. The rule: no process is ended but by the id under which it was started here.
+then ends them in turn. A demo that is killed can end nobody: they see that for themselves, by a pipe that it
+holds one end of (`child`). The rule: no process is ended but by the id under which it was started here.
 """
 
 from __future__ import annotations
@@ -10,8 +11,7 @@ import asyncio
 import os
 import signal
 import sys
-import time
-from asyncio.subprocess import DEVNULL, PIPE, Process
+from asyncio.subprocess import PIPE, Process
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -78,6 +78,8 @@ class Processes:
     def __init__(self, logs: Path) -> None:
         self._logs = logs
         self._started: list[Started] = []
+        self._while_here, self._here = os.pipe()
+        """What all of them have as stdin, and its other end, at which they see that the demo is there."""
 
     async def start(self, name: str, *words: object, environment: Mapping[str, str] = _NOTHING) -> Started:
         """`python -m …`; its stdout is a pipe, its stderr a log; what is in the environment already stays."""
@@ -86,8 +88,9 @@ class Processes:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
+                "leveret.cli.demo.child",
                 *map(str, words),
-                stdin=DEVNULL,
+                stdin=self._while_here,
                 stdout=PIPE,
                 stderr=errors,
                 start_new_session=True,
@@ -112,10 +115,11 @@ class Processes:
                 raise SceneFailed(f"{started.name} ended with code {code}{started.last_words()}")
 
     async def until(self, holds: Callable[[], Awaitable[bool]], what: str, *, limit_s: float) -> None:
-        """Waits for something; as long as nobody dies of whom it depends."""
-        stop_s = time.monotonic() + limit_s
-        while not await holds():
-            self.check()
-            if time.monotonic() > stop_s:
-                raise SceneFailed(f"{what}: that did not happen in {limit_s:g} s")
-            await asyncio.sleep(_LOOK_S)
+        """Waits for something, as long as nobody dies on whom it depends; looking takes no longer either."""
+        try:
+            async with asyncio.timeout(limit_s):
+                while not await holds():
+                    self.check()
+                    await asyncio.sleep(_LOOK_S)
+        except TimeoutError:
+            raise SceneFailed(f"{what}: that did not happen in {limit_s:g} s") from None

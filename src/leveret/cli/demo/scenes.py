@@ -18,13 +18,13 @@ from typing import Any, Final
 
 from leveret.cli.demo import jobs, letters
 from leveret.cli.demo.broker import Broker
-from leveret.cli.demo.display import Scene, Stage
+from leveret.cli.demo.display import KILLED, Scene, Stage
 from leveret.cli.demo.orders import CRASH, UNROUTABLE, Plan
 from leveret.cli.demo.processes import Processes, SceneFailed, Started
 from leveret.cli.demo.publishers import Publishers, Receipts
 from leveret.cli.demo.records import Deed, Reading
 from leveret.cli.demo.topology import DEAD, GROUP, LAKE, PARTITIONS, REJECTS, TOPIC, WORK, topology
-from leveret.cli.demo.verdict import Grouped, Piped, Seen, Tally, Worked
+from leveret.cli.demo.verdict import Grouped, Piped, Seen, Tally, Worked, by_reason
 from leveret.client import Connection
 
 WORKERS: Final = ("worker-1", "worker-2", "worker-3")
@@ -182,7 +182,7 @@ class Play:
         await self._workers.processes[VICTIM].process.wait()
         reading.more()
         done = reading.count(Deed.DONE)
-        self._stage.note(VICTIM, f"killed with -9, having done {done:,} orders", mark="✖", style="yellow")
+        self._stage.note(VICTIM, f"killed with -9, having done {done:,} orders", KILLED)
         publishers.go_on.set()
 
     def _strike(self, receipts: Receipts) -> None:
@@ -198,7 +198,7 @@ class Play:
     async def _bring_back(self, publishers: Publishers) -> None:
         await self._crash.wait()
         count = publishers.receipts.confirmed
-        self._stage.note("broker", f"killed with -9 after {count:,} confirms", mark="✖", style="yellow")
+        self._stage.note("broker", f"killed with -9 after {count:,} confirms", KILLED)
         took_s = await self._broker.come_back()
         self._stage.note("broker", f"back after {took_s:.1f} s, on the same directory")
 
@@ -280,14 +280,13 @@ class Play:
         dead = await letters.read(self._broker.url, DEAD, letters.of_death)
         return Worked(
             Tally.of(self._plan.valid, self._workers.numbers(Deed.DONE)),
-            Tally.of(self._plan.poisonous, dead.numbers),
-            dict(dead.reasons),
+            by_reason({letters.REJECTED: self._plan.poisonous}, dead),
             await self._left_in(WORK),
         )
 
     async def _look_at_group(self) -> Grouped:
         group = await self._group()
-        topic = await self._broker.ask("topics", TOPIC)
+        topic = await self._broker.answer("topics", TOPIC)
         stuck = [part["stuck"] for part in group["partitions"] if part["stuck"]]
         expected = (self._plan.valid | self._plan.poisonous) - {self._plan.hangs}
         return Grouped(
@@ -301,25 +300,15 @@ class Play:
     async def _look_at_table(self) -> Piped:
         rejected = await letters.read(self._broker.url, REJECTS, letters.of_pipeline)
         written = await asyncio.to_thread(self._pipeline.written)
-        return Piped(
-            Tally.of(self._plan.valid, written),
-            Tally.of(self._plan.poisonous, rejected.numbers),
-            dict(rejected.reasons),
-            {jobs.NOT_JSON: len(self._plan.torn), jobs.UNPAID: len(self._plan.unpaid)},
-        )
+        wanted = {jobs.NOT_JSON: self._plan.torn, jobs.UNPAID: self._plan.unpaid}
+        return Piped(Tally.of(self._plan.valid, written), by_reason(wanted, rejected))
 
     def _hanging(self) -> tuple[str, ...]:
         return tuple(name for name, each in self._members.readings.items() if each.count(Deed.HANGS))
 
     async def _left_in(self, queue: str) -> int:
         """Messages, ready or in hand."""
-        found = await self._broker.ask("queues", queue)
-        if found is None:
-            raise SceneFailed(f"the broker does not say what is in queue '{queue}'")
-        return int(found["messages"])
+        return int((await self._broker.answer("queues", queue))["messages"])
 
     async def _group(self) -> Any:
-        found = await self._broker.ask("groups", GROUP)
-        if not found:
-            raise SceneFailed(f"the broker knows nothing of group '{GROUP}'")
-        return found[0]
+        return (await self._broker.answer("groups", GROUP))[0]
