@@ -91,7 +91,8 @@ def interrupted(source: dict, place: Path, moment: str, *, meanwhile: Callable[[
     assert code == 0, (place / "log").read_text()[-3000:]
 
 
-@pytest.mark.parametrize("moment", [pytest.param("started", marks=only_in_soak), "batch 1"])
+@only_in_soak
+@pytest.mark.parametrize("moment", ["started", "batch 1"])
 def test_a_killed_driver_is_restarted_and_the_table_is_exact(leveret, fresh, tmp_path, moment):
     queue = fresh("queue")
     publish(leveret.url, queue, bodies(0, 3000))

@@ -8,7 +8,6 @@ from leveret.spark.pipelines import running
 from leveret.spark.pipelines.batches import Batches
 from leveret.spark.pipelines.state import Status
 from tests.soak.declared import DECLARED, PUBLISHED, REJECTED
-from tests.soak.gated import BEFORE_ACK
 from tests.soak.settings import Setting, Stage
 from tests.spark.rejecting import declared
 
@@ -29,7 +28,6 @@ def stage(tmp_path_factory):
         ("broker", PUBLISHED),
         ("flight-process", REJECTED),
         ("driver", PUBLISHED),
-        ("driver", BEFORE_ACK),
     ],
 )
 def test_every_message_is_in_the_table_or_among_the_rejects_once(stage, victim, phase):
