@@ -21,6 +21,8 @@ from tests.faults.broker_clients import Clients
 from tests.faults.broker_history import BrokerHistory
 
 WINDOW_MS = 10**9
+_FOUND_OVER = ("expired", "delivery_limit")
+"""Why a message may be over when it is taken: then it is sent to nobody."""
 _WITHOUT_COPY = {
     "rejected": "rejected",
     "expired": "expired",
@@ -40,8 +42,15 @@ class Told(NamedTuple):
     persistent: bool
     deliveries: int = 0
     in_flight: bool = False
+    returns: int = 0
+    uncounted: int = 0
+    """Returns of what was over when it was taken, and could not be written off: nobody may have seen it."""
     outcomes: frozenset[str] = frozenset()
     """One of these it has; none while it is not settled."""
+    reasons: frozenset[str] = frozenset()
+    """And one of these, where it died; an empty one where it did not."""
+    acked: bool = False
+    """Its consumer has settled it, for sure."""
 
 
 class Ledger(Account):
@@ -59,20 +68,27 @@ class Ledger(Account):
 
     def rewind(self, ticket: int) -> None:
         """What happened after this round is lost."""
-        known = [each for each in self.kept if each <= ticket]
-        self.told = dict(self.kept[max(known)]) if known else {}
-        self.kept.clear()
+        self.kept = {each: told for each, told in self.kept.items() if each <= ticket}
+        self.told = dict(self.kept[max(self.kept)]) if self.kept else {}
 
     def begin(self, broker: Broker) -> None:
-        """What was in flight is not any more; what is transient is gone."""
-        self.told = {key: told._replace(in_flight=False) for key, told in self.told.items()}
+        """What was in flight has come back; what is transient is gone."""
+        self.told = {
+            key: told._replace(in_flight=False, returns=told.returns + told.in_flight)
+            for key, told in self.told.items()
+        }
+        self.kept.clear()
         super().begin(broker)
 
     def _check_kept(self, key: Key, before: tuple[Kept, State], now: tuple[Kept, State]) -> None:
         super()._check_kept(key, before, now)
-        told, taken = self.told[key], now[1].in_flight
+        told, was, is_ = self.told[key], before[1].in_flight, now[1].in_flight
+        returned = was and not is_
         self.told[key] = told._replace(
-            deliveries=told.deliveries + (taken and not before[1].in_flight), in_flight=taken
+            deliveries=told.deliveries + (is_ and not was),
+            returns=told.returns + returned,
+            uncounted=told.uncounted + (returned and now[1].count == before[1].count),
+            in_flight=is_,
         )
 
     def _explain(self, removed: dict[Key, tuple[Kept, State]], added: dict[Key, Kept]) -> None:
@@ -90,13 +106,19 @@ class Ledger(Account):
             may.append("fetched")
         super()._explain_removed(key, kept, state, arrived)
         (reason,) = self.ends - ends
+        reasons = [reason]
         if len(arrived) < waiting:
             outcomes = {"dead lettered"}
         else:  # an ack that could not be written gives back, and what comes back too often goes
-            sure = reason not in (*may, "acked", "undone")
-            outcomes = {_WITHOUT_COPY[each] for each in ([reason] if sure else [reason, *may])}
+            reasons += may if reason in (*may, "acked", "undone") else []
+            outcomes = {_WITHOUT_COPY[each] for each in reasons}
             outcomes |= {"dead lettered"} if reason == "undone" and may else set()
-        self.told[key] = self.told[key]._replace(in_flight=False, outcomes=frozenset(outcomes))
+        self.told[key] = self.told[key]._replace(
+            in_flight=False,
+            outcomes=frozenset(outcomes),
+            reasons=frozenset(each if each in REASONS else "" for each in reasons),
+            acked=reasons == ["acked"],
+        )
 
 
 class AuditedClients(Clients):
@@ -116,7 +138,6 @@ class AuditedHistory(BrokerHistory):
     def __init__(self, seed: int, place: Path, **options: int) -> None:
         super().__init__(seed, **options)
         self._place = place
-        self._fell = False
         self._audits = 0
         self.account: Ledger = Ledger(lambda: self.clock_us)
         self.account.start()
@@ -131,8 +152,8 @@ class AuditedHistory(BrokerHistory):
     def crash(self) -> None:
         fell = self.account.broker is not None
         super().crash()
+        self.account.rewind(self._survived())  # also in a recovery: what it has not synced may go yet
         if fell:
-            self.account.rewind(self._survived())
             self.account.broker = None
             if self.disk.exists("logs"):
                 self.compare(self.audit(), promised=False)
@@ -163,14 +184,21 @@ class AuditedHistory(BrokerHistory):
         told = {offset: each for (id_, offset), each in self.account.told.items() if id_ == log}
         kept = {offset: each for offset, each in told.items() if each.persistent}
         assert rows.keys() <= told.keys(), f"{name}: {rows.keys() - told.keys()} were never published"
+        promises = {offset for offset, row in rows.items() if row["confirmed"] and row["published"]}
+        assert promises <= kept.keys(), f"{name}: {promises - kept.keys()} are transient"
         noted = False
         for offset, each in sorted(kept.items()):
             row = rows.get(offset)
             assert row is not None, f"{name}: nothing is known of {offset}, {each}"
             state = "settled" if each.outcomes else "in flight" if each.in_flight else "ready"
             assert row["state"] == state, f"{name}: {offset}, {each}: {row}"
-            assert row["deliveries"] == each.deliveries, f"{name}: {offset}, {each}: {row}"
+            unsent = each.deliveries - row["deliveries"]
+            assert 0 <= unsent <= each.uncounted + (row["why"] in _FOUND_OVER), f"{name}: {each}: {row}"
+            assert row["returns"] == each.returns, f"{name}: {offset}, {each}: {row}"
             assert (row["outcome"] in each.outcomes) == bool(each.outcomes), f"{name}: {each}: {row}"
+            assert not each.outcomes or row["why"] in each.reasons, f"{name}: {offset}, {each}: {row}"
+            settled_by = {row["delivered_to"]} | (set() if each.acked else {"", None})
+            assert row["outcome"] == "purged" or row["settled_by"] in settled_by, f"{name}: {each}: {row}"
             noted |= bool(row["confirmed"])
             if promised and noted and each.lineage in self.clients.promised and each.lineage[1] == name:
                 assert row["confirmed"], f"{name}: {offset}, {each}: {row}"

@@ -14,7 +14,7 @@ import pytest
 from leveret.audit import accounting
 from leveret.audit.accounting import MESSAGES, Rows, account
 from leveret.audit.evidence import AuditedLog, Reader
-from leveret.storage.events import CHUNK, SCHEMA, Event
+from leveret.storage.events import CHUNK, SCHEMA, Event, folded
 from leveret.storage.journal import Kind, Outcome
 
 LOG = AuditedLog(1, "/", "orders", (Reader(2, "", True), Reader(3, "billing", True)))
@@ -26,6 +26,7 @@ def told(event: int, start: int, stop: int | None = None, **fields: Any) -> dict
     """A row of the own reader's journal, behind those before it."""
     stop = start + 1 if stop is None else stop
     row = dict.fromkeys(SCHEMA.names, 0) | {"log": 1, "reader": OWN, "who": "", "why": "", "time_us": 9}
+    row["count"] = 1
     return row | {"number": next(numbers), "event": event, "start": start, "stop": stop} | fields
 
 
@@ -169,10 +170,27 @@ class TestTimes:
         ]
         assert messages(*rows) == messages(*reversed(rows))
 
-    def test_a_missed_deadline_is_a_late_return(self):
-        rows = [told(Kind.RETURNED, 4, code=1, why=why) for why in ("no answer in time", "requeued", "")]
-        row = only(published(4), *rows)
-        assert (row["returns"], row["late"]) == (3, 1)
+    def test_a_missed_deadline_counts_whatever_came_of_it(self):
+        missed = told(Kind.MISSED, 4, who="c")
+        row = only(published(4), missed, told(Kind.RETURNED, 4, code=1), told(Kind.RETURNED, 4, code=1))
+        assert (row["returns"], row["late"]) == (2, 1)
+        row = only(published(4), missed, missed, acked(4, code=Outcome.DEAD_LETTERED))
+        assert (row["returns"], row["late"]) == (0, 2)
+
+    def test_what_was_taken_and_not_sent_was_not_delivered(self):
+        over = [told(Kind.WITHHELD, 4), told(Kind.SETTLED, 4, code=Outcome.EXPIRED)]
+        row = only(published(4), told(Kind.DELIVERED, 4, who="c"), *over)
+        assert (row["deliveries"], row["first_delivered"], row["delivered_to"]) == (0, None, None)
+        assert (row["state"], row["outcome"]) == ("settled", "expired")
+        once = [told(Kind.DELIVERED, 4, who="a"), told(Kind.RETURNED, 4)]
+        row = only(published(4), *once, told(Kind.DELIVERED, 4, who="b"), *over)
+        assert (row["deliveries"], row["returns"]) == (1, 1)
+        assert row["first_delivered"] is not None
+
+    def test_nothing_is_promised_of_what_is_transient_but_it_is_known(self):
+        row = only(synced(4, code=1))
+        assert (row["state"], row["confirmed"], row["exchange"]) == ("gone", None, "x")
+        assert row["published"] is not None
 
 
 class TestReaders:
@@ -210,6 +228,22 @@ class TestReaders:
         row = only(published(4), told(Kind.LEASED, 4, who="query q"), held(4))
         assert (row["deliveries"], row["delivered_to"]) == (1, "query q")
 
+    @pytest.mark.parametrize("reader", ["", "billing"])
+    def test_what_an_aborted_batch_had_written_was_never_published(self, reader):
+        rows = [
+            published(4, 8),
+            synced(4, 8),
+            told(Kind.LEASED, 5, 7, who="stage q 7"),
+            told(Kind.SETTLED, 5, 7, code=Outcome.DROPPED, who="stage"),
+            told(Kind.SETTLED, 5, 7, code=Outcome.DROPPED, reader=GROUP),
+            standing(5, 7),
+        ]
+        assert list(messages(*rows, reader=reader)) == [4, 7]
+
+    def test_what_was_dropped_to_keep_a_limit_was_published(self):
+        row = only(published(4), synced(4), told(Kind.SETTLED, 4, code=Outcome.DROPPED), standing(4))
+        assert (row["state"], row["outcome"]) == ("settled", "dropped")
+
     def test_a_log_without_readers_has_no_messages_to_tell_of(self):
         log = AuditedLog(1, "/", "orders", ())
         assert messages(published(4), log=log) == {}
@@ -241,6 +275,63 @@ def test_what_is_worked_through_in_portions_comes_out_the_same(monkeypatch, seed
     for most in (1, 7, 64):
         monkeypatch.setattr(accounting, "_SPREAD_MOST", most)
         assert messages(*rows) == whole
+
+
+OFTEN = (Kind.DELIVERED, Kind.LEASED, Kind.RETURNED, Kind.RELEASED, Kind.MISSED, Event.NAMED)
+RARELY = (Kind.SETTLED, Kind.WITHHELD, Kind.SOUGHT, Kind.RECALLED)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_is_told_in_fewer_rows_is_the_same(seed):
+    """Few places, names and reasons, so that most things happen again and again."""
+    random = Random(seed)
+    rows = [published(0, 4), synced(0, 3)]
+    for number in range(600):
+        start = random.randrange(3)
+        rows.append(
+            told(
+                random.choice(OFTEN if random.random() < 0.95 else RARELY),
+                start,
+                random.randint(start + 1, 3),
+                time_us=10 + number,
+                code=random.choice((1, 1, 4)),
+                who=random.choice(("", "c", "d")),
+                why=random.choice(("", "", "x")),
+            )
+        )
+    fewer = in_fewer(rows[2:])
+    assert len(fewer) < len(rows) - 2
+    assert messages(*rows[:2], *fewer) == messages(*rows)
+
+
+def in_fewer(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    texts = sorted({row[name] for row in rows for name in ("who", "why")})
+    columns = {
+        name: np.array([texts.index(row[name]) if name in ("who", "why") else row[name] for row in rows])
+        for name in SCHEMA.names
+        if name != "count"
+    }
+    found = folded(columns)
+    return [
+        {
+            name: texts[value] if name in ("who", "why") else value
+            for name, value in zip(found, row, strict=True)
+        }
+        for row in zip(*(column.tolist() for column in found.values()), strict=True)
+    ]
+
+
+def test_a_loop_without_end_has_few_rows():
+    rows = [
+        told(kind, 4, time_us=time_us, who="c", code=1)
+        for time_us in range(1, 20_001, 2)
+        for kind in (Kind.DELIVERED, Kind.RETURNED)
+    ]
+    fewer = in_fewer(rows)
+    assert len(fewer) == 4
+    row = only(published(4), synced(4), *fewer)
+    assert (row["deliveries"], row["returns"]) == (10_000, 10_000)
+    assert [row[name].timestamp() * 1e6 for name in ("first_delivered", "last_delivered")] == [1, 19_999]
 
 
 def test_no_portion_is_larger_than_it_may_be(monkeypatch):

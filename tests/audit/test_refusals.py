@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -75,7 +76,10 @@ def test_a_newer_format_is_refused(data: Path, tmp_path: Path, kind: str) -> Non
     newer(max(data.glob(kind)))
     before = fingerprint(data)
     ran = audit(tmp_path, "--data", data)
-    assert "version" in ran.stderr
+    newer_by = f"has format version {formats.VERSION + 1}, this program reads version {formats.VERSION}"
+    said = f"{newer_by} (audit it with the version of Leveret that wrote it, or a later one)\n"
+    assert ran.stderr.startswith(f"leveret: {data}: ")
+    assert ran.stderr.endswith(said)
     assert fingerprint(data) == before
 
 
@@ -86,7 +90,8 @@ def test_a_directory_that_a_broker_has_open_is_refused_and_the_broker_goes_on(tm
         channel.publish_confirmed("q", "one")
         before = fingerprint(tmp_path / "data")
         ran = audit(tmp_path, "--data", tmp_path / "data")
-        assert "another process" in ran.stderr or "in use" in ran.stderr or "locked" in ran.stderr
+        place = tmp_path / "data"
+        assert ran.stderr == f"leveret: {place} is in use by process {os.getpid()} (audit it with --url)\n"
         assert fingerprint(tmp_path / "data") == before
         channel.publish_confirmed("q", "two")
 
@@ -118,7 +123,7 @@ def test_what_is_no_data_directory_is_refused(tmp_path: Path, make: Callable[[Pa
     make(tmp_path / "data")
     before = fingerprint(tmp_path)
     ran = audit(tmp_path, "--data", tmp_path / "data")
-    assert str(tmp_path / "data") in ran.stderr or "checkpoint" in ran.stderr
+    assert str(tmp_path / "data") in ran.stderr
     assert fingerprint(tmp_path) == before
 
 

@@ -23,7 +23,9 @@ from leveret.testing.disk import SimulatedDisk
 from tests.audit.reckoning import Reckoned, copy_disk, reckon_directory
 from tests.storage.builders import Clock, make_store, messages, offsets, runs
 
-_COMPARED = ("state", "outcome", "deliveries", "returns", "done")
+_COMPARED = ("state", "outcome", "deliveries", "delivered_to", "returns", "done", "settled_by", "why")
+CONSUMED = ("acked", "rejected", "sent to rejects", "skipped")
+WHO, WHY = (b"", b"c", b"d"), (b"", b"broken")
 OWN, GROUP = "queue", "group-1"
 ENDS = (Outcome.ACKED, Outcome.ACKED, Outcome.REJECTED, Outcome.DEAD_LETTERED, Outcome.SENT_TO_REJECTS)
 SMALL = Options(
@@ -39,15 +41,19 @@ class Fate:
     leased: bool = False
     outcome: str | None = None
     deliveries: int = 0
+    delivered_to: str | None = None
     returns: int = 0
     done: int = 0
+    settled_by: str | None = None
+    why: str | None = None
 
-    def taken(self, *, leased: bool = False) -> None:
-        self.state, self.leased = "in flight", leased
+    def taken(self, who: bytes, *, leased: bool = False) -> None:
+        self.state, self.leased, self.delivered_to = "in flight", leased, who.decode()
         self.deliveries += 1
 
-    def settled(self, outcome: Outcome) -> None:
+    def settled(self, outcome: Outcome, who: bytes, why: bytes | None) -> None:
         self.state, self.outcome = "settled", outcome.name.lower().replace("_", " ")
+        self.settled_by, self.why = who.decode(), None if why is None else why.decode()
         self.done += outcome is Outcome.ACKED
 
     def returned(self) -> None:
@@ -56,6 +62,12 @@ class Fate:
 
     def again(self) -> None:
         self.state, self.outcome, self.done = "ready", None, 0
+        self.settled_by = self.why = None
+
+    @property
+    def consumed(self) -> bool:
+        """Somebody has come so far."""
+        return self.outcome in CONSUMED or (self.outcome == "dead lettered" and self.deliveries > 0)
 
 
 @dataclass
@@ -146,18 +158,19 @@ class TwoReaders:
         return runs(chosen)
 
     def take(self, reader: Reader) -> None:
-        for fate in reader.of(reader.cursor.take(self.random.randrange(8), who=b"c")):
-            fate.taken()
+        who = self.random.choice(WHO)
+        for fate in reader.of(reader.cursor.take(self.random.randrange(8), who=who)):
+            fate.taken(who)
 
     def lease(self, reader: Reader) -> None:
         for fate in reader.of(reader.cursor.lease(self.random.randrange(8), who=b"query q")):
-            fate.taken(leased=True)
+            fate.taken(b"query q", leased=True)
 
     def hold(self, reader: Reader) -> None:
         if ranges := self.some(reader, "ready"):
             reader.cursor.hold(ranges)
             for fate in reader.of(ranges):
-                fate.taken(leased=True)
+                fate.taken(b"", leased=True)
 
     def release(self, reader: Reader) -> None:
         if ranges := self.some(reader, "in flight", leased=True):
@@ -167,10 +180,10 @@ class TwoReaders:
 
     def settle(self, reader: Reader) -> None:
         if ranges := self.some(reader, "in flight"):
-            outcome = self.random.choice(ENDS)
-            reader.cursor.settle(ranges, outcome, who=b"c")
+            outcome, who = self.random.choice(ENDS), self.random.choice(WHO)
+            reader.cursor.settle(ranges, outcome, who=who)
             for fate in reader.of(ranges):
-                fate.settled(outcome)
+                fate.settled(outcome, who, b"")
 
     def give_back(self, reader: Reader) -> None:
         if ranges := self.some(reader, "in flight"):
@@ -181,9 +194,10 @@ class TwoReaders:
     def drop(self, reader: Reader) -> None:
         if ranges := self.some(reader, "ready"):
             outcome = self.random.choice([Outcome.EXPIRED, Outcome.PURGED, Outcome.SKIPPED])
-            reader.cursor.drop(ranges, outcome)
+            who, why = self.random.choice(WHO), self.random.choice(WHY)
+            reader.cursor.drop(ranges, outcome, who=who, why=why)
             for fate in reader.of(ranges):
-                fate.settled(outcome)
+                fate.settled(outcome, who, why)
 
     def seek(self, reader: Reader) -> None:
         if self.random.random() < 0.5:
@@ -194,7 +208,7 @@ class TwoReaders:
             if offset >= target:
                 reader.fates.setdefault(offset, Fate()).again()
             elif offset in reader.fates and reader.fates[offset].outcome is None:
-                reader.fates[offset].settled(Outcome.SKIPPED)
+                reader.fates[offset].settled(Outcome.SKIPPED, b"somebody", None)
 
     def recall(self, reader: Reader) -> None:
         if ranges := self.some(reader, "settled"):
@@ -213,5 +227,22 @@ class TwoReaders:
                 fate = reader.fates[offset]
                 said = {each: row[each] for each in _COMPARED}
                 assert said == {each: getattr(fate, each) for each in _COMPARED}, f"{name}, {offset}: {row}"
-        confirmed = (row["confirmed"] for row in found.of("topic.0").values())
-        assert all(confirmed)
+        assert all(row["confirmed"] for row in found.of("topic.0").values())
+        assert not any(row["confirmed"] for row in found.of("topic.0", "billing").values())
+
+    def holes(self) -> list[tuple[str, int, int, str]]:
+        """What is not settled though somebody has come further: reader, from, to, state."""
+        found = []
+        for name, reader in (("", self.readers[OWN]), ("billing", self.readers[GROUP])):
+            top = max((offset for offset, fate in reader.fates.items() if fate.consumed), default=0)
+            held: dict[tuple[str, str], list[int]] = {}
+            for offset, fate in sorted(reader.fates.items()):
+                if fate.outcome is None and offset < top:
+                    by = fate.delivered_to or "" if fate.state == "in flight" else ""
+                    held.setdefault((fate.state, by), []).append(offset)
+            found += [
+                (name, start, stop, state)
+                for (state, _), open_ in held.items()
+                for start, stop in runs(open_)
+            ]
+        return found

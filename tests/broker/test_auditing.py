@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from leveret.broker.auditing import Trail
+from leveret.storage.journal import Entry, Kind, Outcome
 from leveret.storage.offsets import Range
-from leveret.storage.records import PERSISTENT, Message
+from leveret.storage.records import PERSISTENT, Message, Record
 
 
 class Noted(NamedTuple):
     ranges: list[Range]
     published_us: int
     exchange: bytes
+    transient: bool = False
 
 
 class Notes:
@@ -22,8 +24,8 @@ class Notes:
     def __init__(self) -> None:
         self.noted: list[Noted] = []
 
-    def note_synced(self, ranges: Sequence[Range], *, published_us: int, exchange: bytes) -> None:
-        self.noted.append(Noted(list(ranges), published_us, exchange))
+    def note_synced(self, ranges: Sequence[Range], **noted: Any) -> None:
+        self.noted.append(Noted(list(ranges), **noted))
 
 
 def some(count: int, exchange: bytes = b"x", flags: int = PERSISTENT) -> list[Message]:
@@ -61,11 +63,15 @@ def test_what_comes_in_together_is_noted_together():
     ]
 
 
-def test_transient_messages_are_left_out():
+def test_of_transient_messages_it_is_said_that_they_are():
     found, notes = trail()
     found.arrived([*some(2), *some(3, flags=0), *some(1)], 16, time_us=10, ticket=5)
     found.synced(5)
-    assert notes.noted == [Noted([(10, 12)], 10, b"x"), Noted([(15, 16)], 10, b"x")]
+    assert notes.noted == [
+        Noted([(10, 12)], 10, b"x"),
+        Noted([(12, 15)], 10, b"x", transient=True),
+        Noted([(15, 16)], 10, b"x"),
+    ]
 
 
 def test_what_could_not_be_written_is_forgotten_and_the_rest_is_not():
@@ -79,3 +85,36 @@ def test_what_could_not_be_written_is_forgotten_and_the_rest_is_not():
         Noted([(6, 8)], 3000, b"x"),
         Noted([(9, 10)], 3000, b"x"),
     ]
+
+
+def test_what_the_journal_is_too_young_to_tell_was_noted_long_ago():
+    """Of a queue that has been emptied for longer than its window the notes are gone, the messages not."""
+    messages = [
+        Record(offset, 100 + offset, b"x", b"key", b"", b"body", PERSISTENT, 0) for offset in range(20)
+    ]
+
+    class Log:
+        def present(self) -> list[Range]:
+            return [(0, 20)]
+
+        def first_at(self, time_us: int) -> int:
+            return next(each.offset for each in messages if each.time_us >= time_us)
+
+        def read(self, ranges: Sequence[Range]) -> list[Record]:
+            ((start, stop),) = ranges
+            assert start >= 17, "what is older need not be read again"
+            return messages[start:stop]
+
+    class Journal:
+        first, next = 5, 7
+
+    class Cut(Notes):
+        log, journal = Log(), Journal()
+
+        def entries(self, start: int, stop: int) -> list[Entry]:
+            told = [Entry(Kind.SETTLED, [(n, n + 1)], Outcome.ACKED, time_us=112 + n) for n in (5, 6)]
+            return told[start - 5 : stop - 5]
+
+    notes = Cut()
+    Trail(notes).catch_up()  # type: ignore[arg-type]
+    assert [each.ranges for each in notes.noted] == [[(17, 18)], [(18, 19)], [(19, 20)]]

@@ -41,7 +41,7 @@ def test_a_slash_at_the_end_makes_no_difference(api):
 
 
 def test_a_mistake_of_ours_is_logged_and_not_shown(api, monkeypatch, caplog):
-    def broken(self):
+    def broken(self, **_):
         raise RuntimeError("secret detail")
 
     monkeypatch.setattr("leveret.broker.queue.Queue.purge", broken)
@@ -58,7 +58,7 @@ def test_a_mistake_of_ours_is_logged_and_not_shown(api, monkeypatch, caplog):
 
 
 def test_a_full_disk_is_told_with_its_hint(api, monkeypatch, caplog):
-    def full(self):
+    def full(self, **_):
         raise StorageFull("wal", OSError(28, "No space left on device"))
 
     monkeypatch.setattr("leveret.broker.queue.Queue.purge", full)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from itertools import count
@@ -11,12 +12,14 @@ import pika
 import pytest
 from pyarrow import flight
 
+from leveret.amqp.properties import encode
 from leveret.audit.errors import NothingToAudit
 from leveret.audit.evidence import of_broker
 from leveret.broker.accounts import hash_password
 from leveret.broker.definitions import PermissionRow, UserRow
+from leveret.client import Queue
 from leveret.flight import actions
-from leveret.flight.tickets import PieceTicket
+from leveret.flight.tickets import PieceTicket, StageDescriptor
 from leveret.server.flight.pictures import Pictures
 from leveret.spark.endpoint import Endpoint
 from leveret.spark.errors import BrokerAway, BrokerRefused
@@ -28,7 +31,9 @@ from leveret.storage.segment import Report
 from leveret.storage.view import SegmentGone
 from leveret.testing.broker import Broker
 from tests.audit.reckoning import Reckoned, reckon
+from tests.client.listening import Notes, application, fill, on_a_loop
 from tests.differential.rabbitmq import free_ports
+from tests.semantics.client import Client
 from tests.server.bulk import Bulk, refusal
 from tests.storage.builders import make_store, messages
 
@@ -36,6 +41,7 @@ AUDITED = {"x-audit-window": 3_600_000}
 WAIT_S = 30.0
 AT_ONCE = 50
 NAME, OTHER = "a" * 32, "b" * 32
+TAKEN_US = 1_700_000_000_000_000
 
 
 class TestKeeping:
@@ -51,54 +57,72 @@ class TestKeeping:
 
     def test_a_picture_is_there_until_it_is_dropped(self, root):
         pictures = Pictures(str(root))
-        kept = pictures.take(NAME, "ann")
+        kept = pictures.take(NAME, "ann", TAKEN_US)
         assert (pictures.named(NAME, "ann"), kept.damage, self.kept(root)) == (kept.picture, [], [NAME])
-        assert pictures.take(NAME, "ann") is kept
+        again = pictures.take(NAME, "ann", TAKEN_US + 1)
+        assert (again is kept, again.taken_us) == (True, TAKEN_US)
         pictures.drop(NAME, "ann")
         pictures.drop(NAME, "ann")
         assert (pictures.named(NAME, "ann"), self.kept(root)) == (None, [])
 
     def test_a_picture_is_for_who_has_asked_for_it(self, root):
         pictures = Pictures(str(root))
-        pictures.take(NAME, "ann")
+        pictures.take(NAME, "ann", TAKEN_US)
         pictures.drop(NAME, "bob")
+        with pytest.raises(BadName, match="somebody else's"):
+            pictures.take(NAME, "bob", TAKEN_US)
         assert pictures.named(NAME, "bob") is None
         assert pictures.named(NAME, "ann") is not None
 
     @pytest.mark.parametrize("name", ["", "../../etc", "g" * 32, "a" * 31])
     def test_a_name_that_is_none_is_refused(self, root, name):
         with pytest.raises(BadName):
-            Pictures(str(root)).take(name, "ann")
+            Pictures(str(root)).take(name, "ann", TAKEN_US)
 
     def test_one_that_nobody_reads_goes_after_an_hour(self, root):
         now_s = 0.0
         pictures = Pictures(str(root), lambda: now_s)
-        pictures.take(NAME, "ann")
-        pictures.take(OTHER, "ann")
+        pictures.take(NAME, "ann", TAKEN_US)
+        pictures.take(OTHER, "ann", TAKEN_US)
         now_s = 3000.0
         pictures.named(NAME, "ann")
         now_s = 4000.0
         pictures.forget_unused()
         assert self.kept(root) == [NAME]
 
+    def test_what_can_not_be_deleted_is_deleted_the_next_time(self, root, monkeypatch):
+        def busy(self: OsFiles, path: str) -> None:
+            raise OSError(16, "device or resource busy")
+
+        pictures = Pictures(str(root))
+        pictures.take(NAME, "ann", TAKEN_US)
+        pictures.take(OTHER, "ann", TAKEN_US)
+        with monkeypatch.context() as patch:
+            patch.setattr(OsFiles, "remove_directory", busy)
+            pictures.drop(NAME, "ann")
+            pictures.forget_unused()
+        assert (pictures.named(NAME, "ann"), self.kept(root)) == (None, [NAME, OTHER])
+        pictures.forget_unused()
+        assert self.kept(root) == [OTHER]
+
     def test_there_are_few_and_the_oldest_goes(self, root):
         ticks = count()
         pictures = Pictures(str(root), lambda: next(ticks))
         names = [f"{number:032x}" for number in range(6)]
         for name in names:
-            pictures.take(name, "ann")
+            pictures.take(name, "ann", TAKEN_US)
         assert self.kept(root) == sorted(names[-4:])
         assert [pictures.named(name, "ann") is not None for name in names] == [False] * 2 + [True] * 4
 
     def test_what_another_process_has_left_goes(self, root):
-        Pictures(str(root)).take(NAME, "ann")
+        Pictures(str(root)).take(NAME, "ann", TAKEN_US)
         Pictures(str(root))
         assert not (root / PICTURES).exists()
 
     def test_it_also_goes_when_the_store_is_opened(self, tmp_path):
         store = make_store(OsFiles(str(tmp_path)))
         store.checkpoint()
-        Pictures(str(tmp_path)).take(NAME, "ann")
+        Pictures(str(tmp_path)).take(NAME, "ann", TAKEN_US)
         store.close()
         make_store(OsFiles(str(tmp_path))).close()
         assert not (tmp_path / PICTURES).exists()
@@ -116,11 +140,11 @@ class TestKeeping:
 
         monkeypatch.setattr("leveret.server.flight.pictures.of_running", hurried)
         pictures = Pictures(str(root))
-        pictures.take(NAME, "ann")
+        pictures.take(NAME, "ann", TAKEN_US)
         assert self.kept(root) == [NAME]
         failures = 5
         with pytest.raises(SegmentGone):
-            pictures.take(OTHER, "ann")
+            pictures.take(OTHER, "ann", TAKEN_US)
         assert self.kept(root) == [NAME]
 
     def test_what_can_not_be_taken_leaves_nothing(self, root, monkeypatch):
@@ -130,7 +154,7 @@ class TestKeeping:
 
         monkeypatch.setattr("leveret.server.flight.pictures.of_running", full)
         with pytest.raises(OSError, match="no space"):
-            Pictures(str(root)).take(NAME, "ann")
+            Pictures(str(root)).take(NAME, "ann", TAKEN_US)
         assert self.kept(root) == []
 
     def test_damage_is_told(self, root, monkeypatch):
@@ -139,7 +163,9 @@ class TestKeeping:
             return of_running(files, place, lambda _: None)
 
         monkeypatch.setattr("leveret.server.flight.pictures.of_running", damaged)
-        assert [each.file for each in Pictures(str(root)).take(NAME, "ann").damage] == ["checkpoint.1"]
+        assert [each.file for each in Pictures(str(root)).take(NAME, "ann", TAKEN_US).damage] == [
+            "checkpoint.1"
+        ]
 
 
 @pytest.fixture(scope="module")
@@ -244,6 +270,60 @@ class TestALiveAudit:
             assert len(case.round_trips_ms) >= 1
             assert all(0 <= each < WAIT_S * 1000 for each in case.round_trips_ms.values())
 
+    @on_a_loop
+    async def test_it_knows_how_far_away_the_consumers_of_an_application_are(self, broker):
+        app = application(broker.url, Queue("far", audit_window_ms=3_600_000), name="shop")
+        done = Notes()
+
+        @app.listener("far")
+        async def take(body: bytes) -> None:
+            done.append(body)
+
+        async with app:
+            await fill(app.publisher, "far", [b"1", b"2"])
+            await done.reach(2)
+            await asyncio.to_thread(broker.wait_until_unacked, "far", 0)
+            with of_broker(options(broker)) as case:
+                (consumer,) = {row["delivered_to"] for row in reckon(case).of("far").values()}
+                assert case.round_trip_ms(consumer) in case.round_trips_ms.values()
+                assert case.round_trip_ms("somebody (1) else") is None
+
+    def test_what_an_aborted_batch_had_written_is_no_message(self, broker):
+        Client(broker.port).channel().declare("sink", arguments=AUDITED)
+        bulk = Bulk(port_of(broker))
+        header = encode({"delivery_mode": 2}, 0)
+        for stage in ("task", "again"):
+            descriptor = StageDescriptor("/", "job", 0, stage, 3600.0)
+            bulk.write(descriptor, [(b"", b"sink", header, b"row")] * 3)
+        assert bulk.ask(actions.Commit("/", "job", 0, ["again"])) == actions.Committed(3, known=False)
+        rows = audited(broker).of("sink")
+        assert [(offset, row["state"]) for offset, row in rows.items()] == [
+            (3, "ready"),
+            (4, "ready"),
+            (5, "ready"),
+        ]
+
+    def test_groups_of_one_name_on_one_stream_are_told_apart(self, broker):
+        def make() -> None:
+            host = broker.server.broker.vhosts["/"]
+            host.groups.create("trips", "billing", {})
+            host.groups.create("trips-0", "billing", {})
+            host.groups.create("trips-0", "mail", {})
+
+        connection = pika.BlockingConnection(pika.URLParameters(broker.url + "?heartbeat=0"))
+        channel = connection.channel()
+        channel.exchange_declare("trips", "x-consistent-hash", durable=True)
+        for stream in ("trips-0", "trips-1"):
+            channel.queue_declare(stream, durable=True, arguments={"x-queue-type": "stream"} | AUDITED)
+            channel.queue_bind(stream, "trips", "1")
+        broker.call(make)
+        with of_broker(options(broker)) as case:
+            names = {log.queue: sorted(reader.name for reader in log.readers) for log in case.logs}
+        connection.close()
+        both, other = names["trips-0"], names["trips-1"]
+        assert both == ["", "billing (group-1)", "billing (group-2)", "mail"]
+        assert other == ["", "billing (group-1)"]
+
     def test_the_picture_is_gone_afterwards(self, broker):
         with of_broker(options(broker)) as case:
             assert len(pictures_of(broker)) == 1
@@ -257,7 +337,10 @@ class TestALiveAudit:
 
     def test_a_picture_that_was_dropped_can_not_be_read(self, broker):
         bulk = Bulk(port_of(broker))
-        assert isinstance(bulk.ask(actions.TakePicture(NAME)), actions.Taken)
+        taken = bulk.ask(actions.TakePicture(NAME))
+        assert isinstance(taken, actions.Taken)
+        again = bulk.ask(actions.TakePicture(NAME))
+        assert (again.taken_us, again.catalog) == (taken.taken_us, taken.catalog)
         assert bulk.ask(actions.DropPicture(NAME)) == actions.Done()
         with pytest.raises(flight.FlightServerError) as raised:
             bulk.read(PieceTicket(NAME, "published", 1, 0))

@@ -79,6 +79,24 @@ class TestJournal:
         assert not cursor.audited
         assert store.create_cursor(log, "audited", audit_us=1).audited
 
+    def test_notes_for_the_audit_have_no_effect(self, store, log, cursor, disk):
+        store.append(log, messages(4))
+        assert cursor.take(3, who=b"alice") == [(0, 3)]
+        before, start = cursor.progress.encode(), cursor.journal.next
+        cursor.note_missed([(0, 1)], who=b"alice")
+        cursor.note_withheld([(1, 3)])
+        cursor.note_synced([(3, 4)], transient=True)
+        assert cursor.progress.encode() == before
+        found = cursor.entries(start, cursor.journal.next)
+        assert [(entry.kind, entry.ranges, entry.outcome, entry.who) for entry in found] == [
+            (Kind.MISSED, [(0, 1)], 0, b"alice"),
+            (Kind.WITHHELD, [(1, 3)], 0, b""),
+            (Kind.SYNCED, [(3, 4)], 1, b""),
+        ]
+        store.sync()
+        again = make_store(disk.crash(Random(1))).log(1).cursors["reader"]
+        assert again.progress.low == 0
+
     def test_its_entries_can_be_read_by_their_numbers(self, store, log, cursor):
         store.append(log, messages(2))
         start = cursor.journal.next

@@ -167,6 +167,44 @@ class TestTold:
         assert runs(found, Kind.LEASED) == runs(found, Kind.RELEASED) == [(0, 2)]
 
 
+class TestLoops:
+    def test_what_goes_to_and_fro_is_told_with_its_first_and_its_last_time(
+        self, store, log, cursor, told, clock
+    ):
+        store.append(log, messages(3))
+        cursor.settle(cursor.take(1))
+        for _ in range(50):
+            clock.now_us += 1
+            cursor.give_back(cursor.take(1, who=b"alice"), who=b"alice", why=b"again")
+        cursor.give_back(cursor.take(1, who=b"bob"))
+        found = [
+            (Kind(row["event"]).name, row["start"], row["who"], row["count"], row["time_us"] - T0)
+            for row in told(store, log)
+            if row["event"] in (Kind.DELIVERED, Kind.RETURNED, Kind.SETTLED)
+        ]
+        assert found == [
+            ("DELIVERED", 0, "", 1, 0),
+            ("SETTLED", 0, "", 1, 0),
+            ("DELIVERED", 1, "alice", 1, 1),
+            ("RETURNED", 1, "alice", 1, 1),
+            ("DELIVERED", 1, "alice", 49, 50),
+            ("RETURNED", 1, "alice", 49, 50),
+            ("DELIVERED", 1, "bob", 1, 50),
+            ("RETURNED", 1, "", 1, 50),
+        ]
+
+    def test_what_happened_before_a_seek_is_not_counted_with_what_happened_after_it(
+        self, store, log, cursor, told
+    ):
+        store.append(log, messages(3))
+        for _ in range(2):
+            for _ in range(5):
+                cursor.give_back(cursor.take(1))
+            cursor.seek(0)
+        found = [row["count"] for row in told(store, log) if row["event"] == Kind.DELIVERED]
+        assert found == [1, 4, 1, 4]
+
+
 class TestStanding:
     def test_what_is_settled_and_what_is_in_flight_is_told(self, store, log, cursor, told):
         store.append(log, messages(9))

@@ -9,7 +9,8 @@ import pytest
 from leveret.storage.arrow import LogReader
 from leveret.storage.errors import Damage, UnknownFormat
 from leveret.storage.files import OsFiles
-from leveret.storage.picture import Picture, of_left, of_running, view_of
+from leveret.storage.log import Log
+from leveret.storage.picture import NoHardLinks, Picture, of_left, of_running, view_of
 from leveret.storage.retention import Retention
 from leveret.storage.store import Store
 from leveret.storage.view import SegmentGone
@@ -166,13 +167,31 @@ def test_a_segment_can_be_looked_at_alone(store, files, place):
     assert view_of(image).stop == 80
 
 
-def test_on_another_file_system_the_files_are_linked_by_name(
-    store, log, files, place, monkeypatch: pytest.MonkeyPatch
-):
-    def refuse(*_: object) -> None:
-        raise OSError(errno.EXDEV, "another device")
+class TestWithoutHardLinks:
+    @pytest.fixture(autouse=True)
+    def _checkpoint(self, store: Store, log: Log) -> None:
+        store.append(log, messages(3))
+        store.checkpoint()
 
-    store.append(log, messages(3))
-    store.checkpoint()
-    monkeypatch.setattr(os, "link", refuse)
-    assert bodies(of_running(files, place, never), log.id) == numbers(0, 3)
+    def refuse(self, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+        def link(*_: object) -> None:
+            raise OSError(code, os.strerror(code))
+
+        monkeypatch.setattr(os, "link", link)
+
+    def test_the_files_of_a_store_that_was_left_are_linked_by_name(self, log, files, place, monkeypatch):
+        self.refuse(monkeypatch, errno.EXDEV)
+        assert bodies(of_left(files, place, never), log.id) == numbers(0, 3)
+
+    def test_there_is_no_picture_of_a_store_that_goes_on_and_deletes_what_is_only_named(
+        self, files, place, monkeypatch
+    ):
+        self.refuse(monkeypatch, errno.EPERM)
+        with pytest.raises(NoHardLinks, match=r"has no hard links\. Audit a copy"):
+            of_running(files, place, never)
+
+    def test_other_errors_are_what_they_are(self, files, place, monkeypatch):
+        self.refuse(monkeypatch, errno.ENOSPC)
+        for take in (of_left, of_running):
+            with pytest.raises(OSError, match="No space left"):
+                take(files, place, never)

@@ -10,7 +10,7 @@ The rule: a message is lost when it was confirmed, and is neither settled nor th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
@@ -70,6 +70,8 @@ _ALSO_OF_NOTHING: Final = (Outcome.RESTART, Outcome.SKIPPED)
 _MAKE_KNOWN: Final = (Event.PUBLISHED, Kind.SYNCED, *_TAKEN)
 """What only messages have."""
 _NOBODY: Final = -1
+_TRANSIENT: Final = 1
+"""The code of notes about messages of which nothing is promised."""
 _SPREAD_MOST: Final = 4 << 20
 
 
@@ -85,8 +87,8 @@ class Rows:
     code: Column
     who: Column
     why: Column
-    late: Column
-    """Whether it tells of a missed deadline."""
+    count: Column
+    """How often it happened."""
 
     def where(self, chosen: Column) -> Rows:
         return Rows(*(getattr(self, each.name)[chosen] for each in fields(self)))
@@ -154,16 +156,18 @@ class Fates:
             (self._taken, _TAKEN),
             (self._named, (*_TAKEN, Event.NAMED)),
             (self._came_back, (Kind.RETURNED,)),
+            (self._missed, (Kind.MISSED,)),
             (self._settled, (Kind.SETTLED,)),
         ):
             for part in rows.of(*kinds).portions():
                 work(part)
         self._passed(rows.of(Event.PASSED))
+        self._withheld(rows.of(Kind.WITHHELD))
 
     def _arrived(self, rows: Rows) -> None:
         """What was noted twice, after a restart, counts from the first time on."""
         at, row = rows.backwards()
-        self.confirmed[at] = rows.time_us[row]
+        self.confirmed[at] = np.where(rows.code == _TRANSIENT, 0, rows.time_us)[row]
         self.published[at] = rows.other_us[row]
         self.exchange[at] = np.where(rows.other_us > 0, rows.why, _NOBODY)[row]
 
@@ -172,7 +176,7 @@ class Fates:
         new = self.first[at] == 0
         self.first[at[new][::-1]] = rows.time_us[row[new][::-1]]
         self.last[at] = rows.time_us[row]
-        self.deliveries += np.bincount(at, minlength=CHUNK)
+        self.deliveries += _summed(at, rows.count[row])
 
     def _named(self, rows: Rows) -> None:
         """To whom it went the last time; where it went to several, that is told by an entry of its own."""
@@ -181,15 +185,25 @@ class Fates:
 
     def _came_back(self, rows: Rows) -> None:
         at, row = rows.spread()
-        self.returns += np.bincount(at, minlength=CHUNK)
-        self.late += np.bincount(at, weights=rows.late[row], minlength=CHUNK).astype(np.int64)
+        self.returns += _summed(at, rows.count[row])
+
+    def _missed(self, rows: Rows) -> None:
+        at, row = rows.spread()
+        self.late += _summed(at, rows.count[row])
+
+    def _withheld(self, rows: Rows) -> None:
+        """What was taken and not sent is no delivery."""
+        at, _ = rows.spread()
+        self.deliveries -= np.bincount(at, minlength=CHUNK)
+        never = at[self.deliveries[at] == 0]
+        self.first[never] = self.last[never] = 0
+        self.to[never] = _NOBODY
 
     def _settled(self, rows: Rows) -> None:
         at, row = rows.spread()
         self.settled[at], self.outcome[at] = rows.time_us[row], rows.code[row]
         self.by[at], self.why[at] = rows.who[row], rows.why[row]
-        done = rows.code == Outcome.ACKED
-        self.done += np.bincount(at, weights=done[row], minlength=CHUNK).astype(np.int64)
+        self.done += _summed(at, (rows.code == Outcome.ACKED)[row])
 
     def _passed(self, rows: Rows) -> None:
         at, row = rows.spread()
@@ -218,7 +232,7 @@ class Fates:
     def touched(self) -> Column:
         """Of which the journal tells something."""
         told = (self.outcome > 0) & ~np.isin(self.outcome, _ALSO_OF_NOTHING)
-        found: Column = (self.confirmed > 0) | (self.deliveries > 0) | told
+        found: Column = (self.confirmed > 0) | (self.published > 0) | (self.deliveries > 0) | told
         return found
 
 
@@ -229,7 +243,8 @@ def account(rows: pa.Table, log: AuditedLog) -> pa.Table:
         return none
     base = rows["chunk"][0].as_py() << CHUNK_BITS
     names, by_reader = _sorted_out(rows, base)
-    found = _Found(log, base, names)
+    own = [by_reader[reader.id] for reader in log.readers if reader.own and reader.id in by_reader]
+    found = _Found(log, base, names, never=_never_published(own, names))
     there = by_reader.get(0)
     if there is not None:
         found.publish(there)
@@ -242,6 +257,17 @@ def account(rows: pa.Table, log: AuditedLog) -> pa.Table:
     return pa.concat_tables([none, *tables])
 
 
+def _never_published(own: Sequence[Rows], names: pa.Array) -> Column:
+    """What a batch has written that was aborted: nobody could see it, and nobody was promised anything."""
+    found = np.zeros(CHUNK, bool)
+    stage = pc.equal(names, words.STAGE.strip()).to_numpy(zero_copy_only=False)
+    for rows in own:
+        dropped = (rows.event == Kind.SETTLED) & (rows.code == Outcome.DROPPED) & stage[rows.who]
+        for start, stop in rows.where(dropped).spans():
+            found[start:stop] = True
+    return found
+
+
 def _tells_of_any(rows: pa.Table) -> bool:
     """Many chunks hold no messages: after a power cut, offsets go on far above."""
     event, code = rows["event"].to_numpy(), rows["code"].to_numpy()
@@ -252,8 +278,9 @@ def _tells_of_any(rows: pa.Table) -> bool:
 class _Found:
     """What is in the log, and with what a reader says, the messages."""
 
-    def __init__(self, log: AuditedLog, base: int, names: pa.Array) -> None:
-        self._log, self._base, self._names = log, base, names
+    def __init__(self, log: AuditedLog, base: int, names: pa.Array, *, never: Column) -> None:
+        """`never`: what counts as never published."""
+        self._log, self._base, self._names, self._never = log, base, names, never
         self._time, self._copies = _zeros(), _zeros()
         self._persistent = np.zeros(CHUNK, bool)
         self._exchange = _nobody()
@@ -267,7 +294,7 @@ class _Found:
     def table(self, reader: Reader, fates: Fates) -> pa.Table:
         there = self._copies > 0
         concerned = reader.own | (fates.outcome > 0) | ~(fates.outside | fates.standing)
-        at = np.flatnonzero(fates.touched | (there & concerned))
+        at = np.flatnonzero((fates.touched | (there & concerned)) & ~self._never)
         time = np.where(self._time > 0, self._time, fates.published)[at]
         exchange = np.where(self._exchange >= 0, self._exchange, fates.exchange)[at]
         confirmed = fates.confirmed[at]
@@ -329,7 +356,7 @@ def _sorted_out(table: pa.Table, base: int) -> tuple[pa.Array, dict[int, Rows]]:
     names, who, why = _names_of(table)
     plain = {
         name: table[name].to_numpy()
-        for name in ("reader", "number", "event", "start", "stop", "time_us", "other_us", "code")
+        for name in ("reader", "number", "event", "start", "stop", "time_us", "other_us", "code", "count")
     }
     readers = plain["reader"]
     rows = Rows(
@@ -341,7 +368,7 @@ def _sorted_out(table: pa.Table, base: int) -> tuple[pa.Array, dict[int, Rows]]:
         plain["code"],
         who,
         why,
-        _begin(names, words.LATE)[why],
+        plain["count"],
     )
     counted = ~((rows.event == Kind.LEASED) & _begin(names, words.STAGE)[who])
     found = {}
@@ -363,6 +390,12 @@ def _names_of(table: pa.Table) -> tuple[pa.Array, Column, Column]:
     encoded = both.dictionary_encode()
     codes = encoded.indices.to_numpy()
     return encoded.dictionary, codes[: len(table)], codes[len(table) :]
+
+
+def _summed(at: Column, counts: Column) -> Column:
+    """What comes together at each offset of a chunk."""
+    found: Column = np.bincount(at, weights=counts, minlength=CHUNK).astype(np.int64)
+    return found
 
 
 def _times(times_us: Column) -> pa.Array:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -35,6 +35,8 @@ TABLE: Final = "messages"
 _PIECES: Final = "event string, log bigint, segment bigint"
 _TASKS_PER_CORE: Final = 4
 _LOOK_S: Final = 0.3
+_FAILED: Final = (*SPARK_FAILED, ConnectionError)
+"""What Spark raises; the last when its Java has died."""
 _SETTINGS: Final = {
     "spark.ui.enabled": "false",
     "spark.sql.session.timeZone": "UTC",
@@ -50,14 +52,18 @@ def run(
 ) -> Findings:
     """In a session of its own, which says nothing by itself."""
     settings = {"spark.master": master, **quiet.settings(master), **_SETTINGS}
-    spark = session("leveret audit", **settings)
+    try:
+        spark = session("leveret audit", **settings)
+    except _FAILED as error:
+        raise SparkSideError(f"Spark does not start: {first_cause(error)}") from error
     try:
         with _watched(spark, on_progress or (lambda _, __: None)) as say:
             return audit(spark, case, place, terms, say)
-    except SPARK_FAILED as error:
+    except _FAILED as error:
         raise SparkSideError(f"Spark has failed: {first_cause(error)}") from error
     finally:
-        spark.stop()
+        with suppress(*_FAILED):  # a Java that has died can't be stopped
+            spark.stop()
 
 
 @contextmanager
@@ -68,11 +74,13 @@ def _watched(spark: SparkSession, on_progress: Progress) -> Iterator[Callable[[s
     tracker = spark.sparkContext.statusTracker()
 
     def watch() -> None:
-        while not over.wait(_LOOK_S):
-            stages = [tracker.getStageInfo(each) for each in tracker.getActiveStageIds()]
-            known = [stage for stage in stages if stage is not None]
-            tasks = sum(stage.numTasks for stage in known)
-            on_progress(said[0], sum(stage.numCompletedTasks for stage in known) / tasks if tasks else None)
+        with suppress(*_FAILED):  # who waits for the results is told
+            while not over.wait(_LOOK_S):
+                stages = [tracker.getStageInfo(each) for each in tracker.getActiveStageIds()]
+                known = [stage for stage in stages if stage is not None]
+                tasks = sum(stage.numTasks for stage in known)
+                done = sum(stage.numCompletedTasks for stage in known)
+                on_progress(said[0], done / tasks if tasks else None)
 
     watcher = threading.Thread(target=watch, name="leveret-audit-progress", daemon=True)
     watcher.start()

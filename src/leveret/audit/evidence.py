@@ -11,7 +11,8 @@ import json
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -29,9 +30,9 @@ from leveret.spark.errors import SparkSideError
 from leveret.spark.options import BrokerOptions
 from leveret.storage import events, words
 from leveret.storage.catalog import LOGS
-from leveret.storage.errors import Damage
+from leveret.storage.errors import Damage, DirectoryLocked, UnknownFormat
 from leveret.storage.events import Piece
-from leveret.storage.files import OsFiles
+from leveret.storage.files import Lock, OsFiles
 from leveret.storage.picture import Picture, of_left
 from leveret.storage.wal import DIRECTORY as WAL
 
@@ -46,6 +47,8 @@ class Reader:
     name: str
     """Empty for the queue's own."""
     audited: bool
+    cursor: str = words.OWN_CURSOR
+    """What the store calls it."""
 
     @property
     def own(self) -> bool:
@@ -84,6 +87,15 @@ class Case:
     round_trips_ms: dict[str, float] = field(default_factory=dict)
     """Of connections that are open, by their names, as the system has measured them."""
 
+    def round_trip_ms(self, consumer: str) -> float | None:
+        """To a consumer, which is called `connection (channel) tag`; each of them may hold brackets too."""
+        end = consumer.rfind(" (")
+        while end > 0:
+            if consumer[:end] in self.round_trips_ms:
+                return self.round_trips_ms[consumer[:end]]
+            end = consumer.rfind(" (", 0, end)
+        return None
+
 
 @dataclass(frozen=True, slots=True)
 class Directory:
@@ -110,16 +122,16 @@ def _picture(root: str, catalog: bytes) -> Picture:
 def of_directory(path: str) -> Iterator[Case]:
     """Of a data directory that no broker has open; nothing in it is changed.
 
-    `DirectoryLocked` if one has, `UnknownFormat` if it is none, or one of a newer version.
+    `NothingToAudit` if one has, and if it is none, or one of a newer version.
     """
     files = OsFiles(path, read_only=True)
     if not (files.exists(LOGS) or files.exists(WAL)):
         raise NothingToAudit(f"there is no broker's data in {path}", hint="copy the whole directory")
-    lock = files.share(_LOCK)
+    lock = _shared(files, path)
     place = tempfile.mkdtemp(prefix="leveret-audit-")
     try:
         found: list[Damage] = []
-        picture = of_left(files, OsFiles(place), found.append)
+        picture = _picture_of(files, OsFiles(place), found)
         taken = datetime.now(UTC)
         evidence = Directory(place, picture.encode())
         yield case_of(picture, evidence, f"the data directory {path}", taken, found)
@@ -127,6 +139,24 @@ def of_directory(path: str) -> Iterator[Case]:
         shutil.rmtree(place, ignore_errors=True)
         if lock is not None:
             lock.release()
+
+
+def _shared(files: OsFiles, path: str) -> Lock | None:
+    """Keeps brokers out while it is looked at."""
+    try:
+        return files.share(_LOCK)
+    except DirectoryLocked as error:
+        holder = "a broker that is just starting" if error.pid is None else f"process {error.pid}"
+        raise NothingToAudit(f"{path} is in use by {holder}", hint="audit it with --url") from error
+
+
+def _picture_of(files: OsFiles, place: OsFiles, damage: list[Damage]) -> Picture:
+    try:
+        return of_left(files, place, damage.append)
+    except UnknownFormat as error:
+        by = "with the version of Leveret that wrote it, or a later one"
+        hint = "is that a broker's data directory?" if error.found is None else f"audit it {by}"
+        raise NothingToAudit(f"{files.root}: {error.message}", hint=hint) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +204,7 @@ def case_of(
     damage: Iterable[Damage | str] = (),
 ) -> Case:
     """With the names that the logs have."""
-    logs = []
+    logs: list[AuditedLog] = []
     returned = {}
     for id_, image in picture.logs.items():
         said = json.loads(image.spec.label) if image.spec.label and not image.spec.parent else None
@@ -184,13 +214,50 @@ def case_of(
                     journal.spec.id,
                     "" if journal.spec.name == words.OWN_CURSOR else journal.spec.label or journal.spec.name,
                     max(journal.spec.retention.audit_us, image.spec.retention.audit_us) > 0,
+                    journal.spec.name,
                 )
                 for journal in picture.journals(id_)
             ]
-            logs.append(AuditedLog(id_, said[0], said[1], tuple(readers)))
+            logs.append(AuditedLog(id_, _text(said[0]), _text(said[1]), tuple(readers)))
         elif isinstance(said, dict) and words.RETURNED in said:
-            returned[id_] = said[words.RETURNED]
+            returned[id_] = _text(said[words.RETURNED])
     pieces = events.pieces(picture, [*(log.id for log in logs), *returned])
     return Case(
-        described, taken, tuple(logs), returned, tuple(pieces), evidence, tuple(str(each) for each in damage)
+        described,
+        taken,
+        tuple(_told_apart(logs)),
+        returned,
+        tuple(pieces),
+        evidence,
+        tuple(str(each) for each in damage),
     )
+
+
+def _text(name: str) -> str:
+    """Names may be any bytes; a table has text.
+
+    >>> _text("caf\\udce9")
+    'caf\\\\xe9'
+    """
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def _told_apart(logs: Sequence[AuditedLog]) -> Iterator[AuditedLog]:
+    """Groups of one name on one log have the names of their cursors too, on all logs of the host.
+
+    One reads the topic that the other's stream is a part of: their cursors have the groups' numbers.
+    """
+    shared = {
+        (log.vhost, name)
+        for log in logs
+        for name, count in Counter(reader.name for reader in log.readers).items()
+        if count > 1
+    }
+    for log in logs:
+        readers = (
+            replace(reader, name=f"{reader.name} ({reader.cursor})")
+            if (log.vhost, reader.name) in shared
+            else reader
+            for reader in log.readers
+        )
+        yield replace(log, readers=tuple(readers))

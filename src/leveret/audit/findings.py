@@ -117,6 +117,7 @@ class Flow(msgspec.Struct, frozen=True, kw_only=True):
     publisher).
     """
     to_name: str
+    """Consumers with few messages, where there are very many, are one that is called `others`."""
     messages: int
 
 

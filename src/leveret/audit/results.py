@@ -36,10 +36,20 @@ _TABLES: Final = (
 _OUTCOMES: Final = pa.map_(pa.string(), pa.int64())
 
 
+def plain(findings: Findings) -> dict[str, Any]:
+    """As they are in JSON: the verdict and its figures first."""
+    verdict = {
+        "holds": findings.holds,
+        "lost_count": findings.lost_count,
+        "doubled_count": findings.doubled_count,
+    }
+    return {**verdict, **msgspec.to_builtins(findings)}
+
+
 def write(findings: Findings, place: Path) -> Path:
     """Returns where the report is."""
     place.mkdir(parents=True, exist_ok=True)
-    (place / FINDINGS).write_bytes(msgspec.json.format(msgspec.json.encode(findings)))
+    (place / FINDINGS).write_bytes(msgspec.json.format(msgspec.json.encode(plain(findings))))
     for name in _TABLES:
         rows = msgspec.to_builtins(getattr(findings, name), builtin_types=(datetime,))
         path = place / f"{name}.parquet"

@@ -39,7 +39,27 @@ _ROUND_S: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200
 _ACKED: Final = "acked"
 _SAFE: Final = "confirmed IS NOT NULL OR (reader = '' AND persistent AND copies > 0)"
 """It was on disk: somebody has noted when, or it is there now (and the note gone, or not made in time)."""
+_CONSUMED: Final = """(outcome IN ('acked', 'rejected', 'sent to rejects', 'skipped')
+    OR (outcome = 'dead lettered' AND deliveries > 0))"""
+"""Somebody has come so far: it did not end by itself, or to keep a limit, while nobody read."""
+_PREFETCHES: Final = r"settled_by NOT LIKE 'query %' AND settled_by NOT RLIKE ' \\([0-9]+\\) $'"
+"""Not a query, nor `basic.get`, which has no tag; where nobody acks, `settled_by` is empty."""
 _ALL: Final = "count(*) OVER ()"
+_COUNTS: Final = (
+    "published",
+    "confirmed",
+    "delivered",
+    "deliveries",
+    "returns",
+    "late",
+    "ready",
+    "in_flight",
+    "lost",
+    "doubled",
+    "gone",
+)
+_OTHERS: Final = "others"
+"""Consumers that are not shown by name."""
 _IDENTITY: Final = ("_queue", "_partition", "_offset")
 Node = tuple[str, str]
 """What kind of thing it is, and its name."""
@@ -98,7 +118,7 @@ def findings(
     stretch_s = _stretch(spark)
     in_table, in_table_count = ([], 0) if written is None else _doubled_in_table(written, terms)
     loops, loops_count = _loops(spark, terms)
-    holes, holes_count = _holes(spark, terms)
+    found, holes_count = holes(spark, terms)
     return Findings(
         source=case.described,
         taken=case.taken,
@@ -110,12 +130,12 @@ def findings(
         doubled_in_table=in_table_count,
         loops=loops,
         loops_count=loops_count,
-        holes=holes,
+        holes=found,
         holes_count=holes_count,
         latencies=_latencies(spark, stretch_s),
         dead_letters=_dead_letters(spark, terms),
-        flows=_flows(spark, returned),
-        advice=_advice(spark, case, terms),
+        flows=_flows(spark, terms, returned),
+        advice=advice_for_consumers(spark, case, terms),
         damage=list(damage),
         table=path,
         took_s=time.monotonic() - began_s,
@@ -130,27 +150,14 @@ def _queues(spark: SparkSession, case: Case) -> list[QueueAccount]:
                count_if(state = 'in flight') AS in_flight, count_if(state = 'lost') AS lost,
                count_if(done > 1 OR copies > 1) AS doubled, count_if(state = 'gone') AS gone
         FROM {VIEW} GROUP BY {_NAMED}, outcome""").collect()
+    by_name: dict[tuple[str, str, str], list[Row]] = {}
+    for row in rows:
+        by_name.setdefault((row.vhost, row.queue, row.reader), []).append(row)
     found = []
     for log in case.logs:
         for reader in log.readers:
-            name = (log.vhost, log.queue, reader.name)
-            mine = [row for row in rows if (row.vhost, row.queue, row.reader) == name]
-            counts = {
-                name: sum(row[name] for row in mine)
-                for name in (
-                    "published",
-                    "confirmed",
-                    "delivered",
-                    "deliveries",
-                    "returns",
-                    "late",
-                    "ready",
-                    "in_flight",
-                    "lost",
-                    "doubled",
-                    "gone",
-                )
-            }
+            mine = by_name.get((log.vhost, log.queue, reader.name), [])
+            counts = {name: sum(row[name] for row in mine) for name in _COUNTS}
             outcomes = {row.outcome: row.settled for row in mine if row.settled}
             found.append(
                 QueueAccount(
@@ -241,11 +248,11 @@ def _aware(time: datetime | None) -> datetime | None:
     return None if time is None else time.astimezone(UTC)
 
 
-def _holes(spark: SparkSession, terms: Terms) -> tuple[list[Hole], int]:
+def holes(spark: SparkSession, terms: Terms) -> tuple[list[Hole], int]:
     """The first ones, and how many there are."""
     found = spark.sql(f"""
         WITH highest AS (
-            SELECT {_NAMED}, max(offset) AS top FROM {VIEW} WHERE state = 'settled' GROUP BY {_NAMED}),
+            SELECT {_NAMED}, max(offset) AS top FROM {VIEW} WHERE {_CONSUMED} GROUP BY {_NAMED}),
         open AS (
             SELECT m.*, CASE WHEN state = 'in flight' THEN delivered_to ELSE '' END AS held_by
             FROM {VIEW} m JOIN highest USING ({_NAMED})
@@ -332,7 +339,8 @@ def _dead_letters(spark: SparkSession, terms: Terms) -> list[DeadLetters]:
     ]
 
 
-def _flows(spark: SparkSession, returned: dict[tuple[str, str], int]) -> list[Flow]:
+def _flows(spark: SparkSession, terms: Terms, returned: dict[tuple[str, str], int]) -> list[Flow]:
+    """The largest consumers by name, and the others as one."""
     flows: Counter[tuple[str, Node, Node]] = Counter()
     for (vhost, exchange), count in returned.items():
         flows[vhost, ("exchange", exchange), ("returned", "publisher")] += count
@@ -342,11 +350,16 @@ def _flows(spark: SparkSession, returned: dict[tuple[str, str], int]) -> list[Fl
     for row in came.collect():
         flows[row.vhost, ("exchange", row.exchange), ("queue", row.queue)] += row.n
     went = spark.sql(f"""
-        SELECT {_NAMED}, delivered_to, outcome AS ended, count(*) AS n
-        FROM {VIEW} WHERE delivered_to IS NOT NULL OR outcome IS NOT NULL GROUP BY ALL""")
+        WITH largest AS (
+            SELECT delivered_to, delivered_to AS shown FROM {VIEW}
+            WHERE delivered_to IS NOT NULL GROUP BY delivered_to ORDER BY count(*) DESC LIMIT {terms.most})
+        SELECT {_NAMED}, if(delivered_to IS NULL, NULL, coalesce(shown, '{_OTHERS}')) AS consumer,
+               outcome AS ended, count(*) AS n
+        FROM {VIEW} LEFT JOIN largest USING (delivered_to)
+        WHERE delivered_to IS NOT NULL OR outcome IS NOT NULL GROUP BY ALL""")
     for row in went.collect():
         at: Node = ("queue", row.queue)
-        for kind, name in (("group", row.reader), ("consumer", row.delivered_to), ("ended", row.ended)):
+        for kind, name in (("group", row.reader), ("consumer", row.consumer), ("ended", row.ended)):
             if name:
                 flows[row.vhost, at, (kind, name)] += row.n
                 at = (kind, name)
@@ -363,7 +376,8 @@ def _flows(spark: SparkSession, returned: dict[tuple[str, str], int]) -> list[Fl
     ]
 
 
-def _advice(spark: SparkSession, case: Case, terms: Terms) -> list[Advice]:
+def advice_for_consumers(spark: SparkSession, case: Case, terms: Terms) -> list[Advice]:
+    """For those that settle what they were sent: others have no prefetch."""
     held = "(unix_micros(settled) - unix_micros(last_delivered)) / 1000.0D"
     waited = "(unix_micros(first_delivered) - unix_micros(published)) / 1000.0D"
     rows = spark.sql(f"""
@@ -371,13 +385,13 @@ def _advice(spark: SparkSession, case: Case, terms: Terms) -> list[Advice]:
                percentile_approx({held}, array(0.01, 0.5, 0.95), 1000) AS hold,
                percentile_approx({waited}, 0.5, 1000) AS waited,
                count(DISTINCT unix_millis(settled) div 100) / 10.0D AS busy_s
-        FROM {VIEW} WHERE outcome = '{_ACKED}' AND settled_by = delivered_to AND settled_by NOT LIKE 'query %'
+        FROM {VIEW} WHERE outcome = '{_ACKED}' AND settled_by = delivered_to AND {_PREFETCHES}
         GROUP BY {_NAMED}, consumer ORDER BY n DESC LIMIT {terms.most}""")
     return [_advised(row, case, terms) for row in rows.collect()]
 
 
 def _advised(row: Row, case: Case, terms: Terms) -> Advice:
-    measured = case.round_trips_ms.get(row.consumer.partition(" (")[0])
+    measured = case.round_trip_ms(row.consumer)
     round_trip_ms = terms.round_trip_ms if measured is None else measured
     hold_ms = (row.hold[0], row.hold[1], row.hold[2])
     rate, in_flight = row.n / row.busy_s, row.held_ms / 1000 / row.busy_s

@@ -3,7 +3,7 @@
 One entry for each run of messages that came in together, once they are on disk: their offsets, when they were
 published, through which exchange, and, as the entry's time, when they could be confirmed. So the audit knows
 of a message whatever became of it: one that has an entry here, and is neither settled nor in the log, is
-lost. Transient messages have none, because nothing is promised of them beyond a restart.
+lost. Entries of transient messages say that they are: nothing is promised of them beyond a restart.
 """
 
 from __future__ import annotations
@@ -14,14 +14,11 @@ from itertools import groupby
 from operator import attrgetter, itemgetter
 from typing import Final, NamedTuple
 
-from leveret.storage import words
 from leveret.storage.cursor import Cursor
 from leveret.storage.journal import Entry, Kind, Outcome
 from leveret.storage.offsets import OffsetSet, Range
 from leveret.storage.records import PERSISTENT, Message, Record
 
-LATE: Final = f"{words.LATE} in time".encode()
-"""Why a delivery came back whose consumer took too long."""
 _TOGETHER_US: Final = 1000
 """What comes in so soon after something else is noted with it, at the time of the first."""
 _LOOK_BACK: Final = 4096
@@ -29,6 +26,7 @@ _NEVER_SAFE: Final = (Outcome.RESTART, Outcome.SKIPPED)
 """Outcomes of what was not on disk, or never was."""
 
 _exchange_of = itemgetter(0)
+_kind_of = attrgetter("exchange", "transient")
 _flags_of = itemgetter(4)
 
 
@@ -40,6 +38,7 @@ class _Arrived(NamedTuple):
     stop: int
     time_us: int
     exchange: bytes
+    transient: bool = False
 
 
 class Trail:
@@ -52,27 +51,27 @@ class Trail:
     def arrived(self, messages: Sequence[Message], stop: int, *, time_us: int, ticket: int) -> None:
         """They have the offsets below `stop`."""
         start = stop - len(messages)
-        for first, after, exchange in _runs(messages):
-            self._add(_Arrived(ticket, start + first, start + after, time_us, exchange))
+        for first, after, exchange, transient in _runs(messages):
+            self._add(_Arrived(ticket, start + first, start + after, time_us, exchange, transient))
 
     def _add(self, new: _Arrived) -> None:
         if self._waiting:
             last = self._waiting[-1]
             near = new.time_us - last.time_us < _TOGETHER_US and new.ticket == last.ticket
-            if near and new.start == last.stop and new.exchange == last.exchange:
+            if near and new.start == last.stop and _kind_of(new) == _kind_of(last):
                 self._waiting[-1] = last._replace(stop=new.stop)
                 return
         self._waiting.append(new)
 
     def forget(self, ranges: Sequence[Range]) -> None:
         """These could not be written, and their publishers were told so."""
-        kept: deque[_Arrived] = deque()
-        for each in self._waiting:
-            left = OffsetSet([(each.start, each.stop)])
-            cut = ((max(start, each.start), min(stop, each.stop)) for start, stop in ranges)
-            left.remove_many([(start, stop) for start, stop in cut if start < stop])
-            kept.extend(each._replace(start=start, stop=stop) for start, stop in left.ranges())
-        self._waiting = kept
+        left = OffsetSet((each.start, each.stop) for each in self._waiting)
+        left.remove_many(ranges)
+        self._waiting = deque(
+            each._replace(start=start, stop=stop)
+            for each in self._waiting
+            for start, stop in left.ranges(each.start, each.stop)
+        )
 
     def synced(self, safe_ticket: int) -> bool:
         """Notes what is safe now; whether all is."""
@@ -83,12 +82,18 @@ class Trail:
 
     def _note(self, arrived: _Arrived) -> None:
         self._cursor.note_synced(
-            [(arrived.start, arrived.stop)], published_us=arrived.time_us, exchange=arrived.exchange
+            [(arrived.start, arrived.stop)],
+            published_us=arrived.time_us,
+            exchange=arrived.exchange,
+            transient=arrived.transient,
         )
 
     def catch_up(self) -> None:
         """After a restart: what was safe, and was not noted before the process ended."""
         noted, gone = self._recent()
+        noted = noted or self._noted_long_ago()
+        if noted:
+            gone.remove(0, noted)
         present = [(max(start, noted), stop) for start, stop in self._cursor.log.present() if stop > noted]
         found = list(self._present(present))
         if noted or found:  # or it may be that all are transient
@@ -106,7 +111,7 @@ class Trail:
                     yield _Arrived(0, head.offset, run[-1].offset + 1, head.time_us, head.exchange)
 
     def _recent(self) -> tuple[int, OffsetSet]:
-        """Behind the last message that was noted; and what of that came and went in the last moments.
+        """Behind the last message that was noted; and what was settled in the last moments.
 
         It was on disk, or its settlement were not. The log may not have it any more, so nobody knows when and
         through what it was published.
@@ -118,11 +123,15 @@ class Trail:
             if entry.kind is Kind.SYNCED and not entry.who and not noted:
                 noted = max(stop for _, stop in entry.ranges)
                 since_us = entry.not_before_us or entry.time_us
-            elif entry.kind is Kind.SETTLED and entry.outcome not in _NEVER_SAFE:
+            elif entry.kind is Kind.SETTLED and not _was_never_safe(entry):
                 settled.add_many(entry.ranges)
-        if noted:
-            settled.remove(0, noted)
         return noted, settled
+
+    def _noted_long_ago(self) -> int:
+        """What is older than all that the journal still tells was noted, though the entry is gone by now."""
+        journal = self._cursor.journal
+        oldest = self._cursor.entries(journal.first, journal.first + 1) if journal.first else []
+        return self._cursor.log.first_at(oldest[0].time_us) if oldest else 0
 
     def _backwards(self) -> Iterator[Entry]:
         """The entries of the journal, the last one first."""
@@ -134,16 +143,20 @@ class Trail:
             stop = start
 
 
-def _runs(messages: Sequence[Message]) -> Iterator[tuple[int, int, bytes]]:
-    """Persistent messages by exchange: positions from and to. Most of the time it is one run."""
+def _was_never_safe(entry: Entry) -> bool:
+    """It was not on disk, or never was; a publish that could not be written is dropped without a reason."""
+    return entry.outcome in _NEVER_SAFE or (entry.outcome == Outcome.DROPPED and not entry.why)
+
+
+def _runs(messages: Sequence[Message]) -> Iterator[tuple[int, int, bytes, bool]]:
+    """Messages by exchange and whether they are transient: positions from and to. As a rule it is one run."""
     if len(set(map(_exchange_of, messages))) == 1 and all(map(PERSISTENT.__and__, map(_flags_of, messages))):
-        yield 0, len(messages), messages[0].exchange
+        yield 0, len(messages), messages[0].exchange, False
         return
     position = 0
     for (exchange, kept), group in groupby(messages, key=lambda m: (m.exchange, m.flags & PERSISTENT)):
         count = len(list(group))
-        if kept:
-            yield position, position + count, exchange
+        yield position, position + count, exchange, not kept
         position += count
 
 

@@ -150,7 +150,7 @@ class Channel:
         dense = not source.prioritised and offsets[-1] - offsets[0] == count - 1
         ranges = [(offsets[0], offsets[-1] + 1)] if dense else ranges_of(offsets)
         if consumer.no_ack:
-            source.ack(ranges, who=consumer.label)
+            source.ack(ranges)  # and nobody has said so
             return
         self.unacked.add(first_tag, ranges, consumer, now_us=self.broker.turn_us)
         consumer.account.outstanding += count

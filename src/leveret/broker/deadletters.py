@@ -42,6 +42,7 @@ def bury(
     *,
     in_flight: bool,
     work: Work | None = None,
+    who: bytes = b"",
     why: bytes = b"",
     tried: bool = True,
 ) -> bool:
@@ -53,7 +54,7 @@ def bury(
     pieces = list(_pieces(feed, ranges))
     for position, piece in enumerate(pieces):
         part = work or Work(feed.broker)
-        _bury(part, feed, piece, reason, in_flight=in_flight, why=why, tried=tried)
+        _bury(part, feed, piece, reason, in_flight=in_flight, who=who, why=why, tried=tried)
         if work is not None:
             continue
         try:
@@ -78,7 +79,15 @@ def _pieces(feed: Feed, ranges: Sequence[Range]) -> Iterator[Range]:
 
 
 def _bury(
-    work: Work, feed: Feed, range_: Range, reason: Reason, *, in_flight: bool, why: bytes, tried: bool
+    work: Work,
+    feed: Feed,
+    range_: Range,
+    reason: Reason,
+    *,
+    in_flight: bool,
+    who: bytes,
+    why: bytes,
+    tried: bool,
 ) -> None:
     copied = False
     if feed.has_letters():
@@ -88,7 +97,7 @@ def _bury(
                 copied = True
     outcome = Outcome.DEAD_LETTERED if copied else _WITHOUT_COPY[reason]
     if in_flight:
-        work.settle(feed, [range_], outcome, why=reason.value.encode())
+        work.settle(feed, [range_], outcome, who=who, why=reason.value.encode())
     else:
         work.drop(feed, [range_], outcome, why=reason.value.encode())
     feed.broker.counters.died(reason, range_[1] - range_[0])

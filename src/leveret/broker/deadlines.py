@@ -121,6 +121,7 @@ def _look(consumer: Consumer) -> None:
     channel.watched.pop(consumer, None)
     latest_us = channel.broker.now_us() - consumer.timeout_us
     late: list[Range] = []
+    missed: list[Range] = []
     while waited and waited[0].since_us <= latest_us and len(late) < _AT_ONCE:
         oldest = waited[0]
         for run in _open_runs(consumer, oldest):
@@ -128,8 +129,11 @@ def _look(consumer: Consumer) -> None:
                 oldest.since_us, oldest.start = run.since_us, run.start
                 break
             late.append((run.start, run.stop))
+            missed.append(run.offsets)
         else:
             waited.popleft()
+    if late:
+        source.missed(joined(missed), who=consumer.label)
     if late and _is_to_be_cancelled(consumer):
         _cancel(consumer)
         return

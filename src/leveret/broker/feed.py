@@ -15,7 +15,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from leveret.broker import deadletters
-from leveret.broker.auditing import LATE
 from leveret.broker.consumer import UNLIMITED, Consumer, Consumers
 from leveret.broker.deaths import Reason
 from leveret.broker.ranges import ranges_of
@@ -23,7 +22,7 @@ from leveret.broker.work import Work
 from leveret.storage.cursor import Cursor
 from leveret.storage.journal import Outcome
 from leveret.storage.log import Log
-from leveret.storage.offsets import Range
+from leveret.storage.offsets import OffsetSet, Range
 from leveret.storage.records import Message, Record
 
 if TYPE_CHECKING:
@@ -99,15 +98,21 @@ class Source:
         *,
         delayed: bool = False,
         late: bool = False,
+        who: bytes = b"",
         wish: Wish | None = None,
         work: Work | None = None,
     ) -> None:
         """Back to where it was."""
         raise NotImplementedError
 
-    def reject(self, ranges: Sequence[Range], *, why: bytes = b"", work: Work | None = None) -> None:
+    def reject(
+        self, ranges: Sequence[Range], *, who: bytes = b"", why: bytes = b"", work: Work | None = None
+    ) -> None:
         """Not wanted: to the dead letters, or nowhere."""
         raise NotImplementedError
+
+    def missed(self, ranges: Sequence[Range], *, who: bytes) -> None:
+        """A deadline has passed: for whoever keeps account of that."""
 
     def stale(self, count: int) -> None:
         """So many settlements came too late, and had no effect."""
@@ -229,7 +234,12 @@ class Feed(Source):
         taken = sum(stop - start for start, stop in ranges)
         if len(records) < taken:
             self._write_off(ranges, records)
-        return self._alive(records)
+        alive = self._alive(records)
+        if len(alive) < taken and self.cursor.audited:
+            withheld = OffsetSet(ranges)
+            withheld.remove_many(ranges_of(sorted(record.offset for record in alive)))
+            self.cursor.note_withheld(list(withheld.ranges()))
+        return alive
 
     def _bury_worn_out(self, records: list[Record], limit: int) -> list[Record]:
         """A crash returns what was in flight without asking for the limit: it is seen here."""
@@ -305,9 +315,15 @@ class Feed(Source):
         else:
             work.settle(self, ranges, Outcome.ACKED, who=who)
 
-    def reject(self, ranges: Sequence[Range], *, why: bytes = b"", work: Work | None = None) -> None:
+    def reject(
+        self, ranges: Sequence[Range], *, who: bytes = b"", why: bytes = b"", work: Work | None = None
+    ) -> None:
         if not self.deleted:
-            deadletters.bury(self, ranges, Reason.REJECTED, in_flight=True, work=work, why=why)
+            deadletters.bury(self, ranges, Reason.REJECTED, in_flight=True, work=work, who=who, why=why)
+
+    def missed(self, ranges: Sequence[Range], *, who: bytes) -> None:
+        if self.cursor.audited and not self.deleted:
+            self.cursor.note_missed(ranges, who=who)
 
     def requeue(
         self,
@@ -315,6 +331,7 @@ class Feed(Source):
         *,
         delayed: bool = False,
         late: bool = False,
+        who: bytes = b"",
         wish: Wish | None = None,
         work: Work | None = None,
     ) -> None:
@@ -327,7 +344,7 @@ class Feed(Source):
         returned = ranges
         counted = wish is None or wish.counted
         if self.delivery_limit is not None and counted:
-            ranges = self._bury_over_limit(ranges, self.delivery_limit, part, why=why)
+            ranges = self._bury_over_limit(ranges, self.delivery_limit, part, who=who, why=why)
         if ranges and wish is not None and wish.delay_ms is not None:
             due_us = self.broker.now_us() + 1000 * wish.delay_ms if wish.delay_ms else 0
             part.give_back(self, ranges, not_before_us=due_us, counted=counted, why=why)
@@ -340,7 +357,7 @@ class Feed(Source):
 
     def _why(self, wish: Wish | None, *, delayed: bool, late: bool) -> bytes:
         """What is written down of it; nothing where nobody would look."""
-        return LATE if late else b""
+        return b"no answer in time" if late else b""
 
     def _retry(self, ranges: Sequence[Range], work: Work, *, counted: bool, why: bytes) -> None:
         """Back to where it was, but not before a delay that grows with the number of returns."""
@@ -350,13 +367,13 @@ class Feed(Source):
             work.give_back(self, part, not_before_us=due_us, counted=counted, why=why)
 
     def _bury_over_limit(
-        self, ranges: Sequence[Range], limit: int, work: Work, *, why: bytes
+        self, ranges: Sequence[Range], limit: int, work: Work, *, who: bytes, why: bytes
     ) -> Sequence[Range]:
         by_count = self.progress.by_count(ranges)
         over = sorted(each for count, part in by_count.items() if count >= limit for each in part)
         if not over:
             return ranges
-        deadletters.bury(self, over, Reason.DELIVERY_LIMIT, in_flight=True, work=work, why=why)
+        deadletters.bury(self, over, Reason.DELIVERY_LIMIT, in_flight=True, work=work, who=who, why=why)
         return sorted(each for count, part in by_count.items() if count < limit for each in part)
 
     def take_back(self, ranges: Sequence[Range]) -> None:

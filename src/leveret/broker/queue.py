@@ -251,11 +251,11 @@ class Queue(Feed):
 
     # as a whole
 
-    def purge(self) -> int:
+    def purge(self, *, who: bytes) -> int:
         """Drops everything that is not in flight; returns how many messages that were."""
         ranges = [*self.progress.ready_ranges(), *self.progress.delayed.ranges()]
         if ranges:
-            self.cursor.drop(ranges, Outcome.PURGED)
+            self.cursor.drop(ranges, Outcome.PURGED, who=who)
         self.waiting_bytes = 0
         return sum(stop - start for start, stop in ranges)
 

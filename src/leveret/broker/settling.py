@@ -114,7 +114,8 @@ def tell(
         if event.kind == ACK:
             holder.source.ack(ranges, who=holder.label, work=work)
         elif event.requeue:
-            holder.source.requeue(ranges, delayed=True, wish=wish, work=work)
+            holder.source.requeue(ranges, delayed=True, who=holder.label, wish=wish, work=work)
         else:
-            holder.source.reject(ranges, why=b"" if wish is None else wish.why, work=work)
+            why = b"" if wish is None else wish.why
+            holder.source.reject(ranges, who=holder.label, why=why, work=work)
     return counts

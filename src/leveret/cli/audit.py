@@ -6,11 +6,11 @@ damaged; what can't be audited is one sentence, and nothing is touched.
 
 from __future__ import annotations
 
+import signal
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
-import msgspec
 import typer
 from rich.text import Text
 
@@ -21,8 +21,10 @@ from leveret.cli.screen import Screen
 
 if TYPE_CHECKING:
     from leveret.audit.evidence import Case
+    from leveret.audit.findings import Findings
 
 _ANSWER_S: Final = 10.0
+_ASCII: Final = str.maketrans({"–": "-", "×": "x", "…": "..."})
 
 
 def audit(
@@ -54,32 +56,50 @@ def audit(
     """Account for every message: published, confirmed, delivered, settled; lost or doubled?"""
     screen = Screen(as_json=as_json)
     try:
-        from leveret.audit import auditing, results, terminal
+        from leveret.audit import auditing, results
         from leveret.audit.tables import Terms
         from leveret.spark.errors import SparkSideError
         from leveret.storage.errors import StorageError
-    except ModuleNotFoundError as error:
-        _fail(screen, f"the audit needs {error.name} (pip install 'leveret[spark]')")
-    try:
+
         with screen.gauge("audit") as gauge, _case(data, url) as case:
             terms = Terms(loop=loop, round_trip_ms=round_trip_ms, table=table, format=table_format)
             findings = auditing.run(case, out, terms, master=master, on_progress=gauge.tell)
         report = results.write(findings, out)
+    except ModuleNotFoundError as error:
+        _fail(screen, f"the audit needs {error.name} (pip install 'leveret[spark]')")
+    except KeyboardInterrupt:
+        screen.say("stopped before there was an account")
+        raise typer.Exit(128 + signal.SIGINT) from None
     except (SparkSideError, StorageError, OSError) as error:
         _fail(screen, str(error))
     if as_json:
-        show_json(msgspec.to_builtins(findings))
+        show_json(results.plain(findings))
     else:
-        page = Page()
-        for part in terminal.summary(findings):
-            page.line(Text(part.title, style="bold"))
-            if part.rows:
-                page.table(part.columns, part.rows)
-            if part.more:
-                page.line(part.more)
-            page.line()
+        _show(Page(), findings)
         screen.say(f"the report is {report}")
     raise typer.Exit(0 if findings.holds else FAILED)
+
+
+def _show(page: Page, findings: Findings) -> None:
+    from leveret.audit import terminal
+
+    said = _in_ascii if page.ascii_only else str
+    for part in terminal.summary(findings):
+        page.line(Text(said(part.title), style="bold"))
+        if part.rows:
+            rows = [[said(cell) if isinstance(cell, str) else cell for cell in row] for row in part.rows]
+            page.table(part.columns, rows)
+        if part.more:
+            page.line(said(part.more))
+        page.line()
+
+
+def _in_ascii(text: str) -> str:
+    """
+    >>> _in_ascii("orders…é: 6.8 × as fast, –")
+    'orders...?: 6.8 x as fast, -'
+    """
+    return text.translate(_ASCII).encode("ascii", "replace").decode()
 
 
 def _case(data: Path | None, url: str) -> AbstractContextManager[Case]:

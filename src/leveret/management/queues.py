@@ -55,7 +55,7 @@ class Queues:
             raise queue.not_supported("queue.purge")
         self._changed()
         self._broker.flush()
-        queue.purge()
+        queue.purge(who=user.name.encode())
         return Response(status_code=204)
 
     def release(self, request: Request, user: User) -> Response:

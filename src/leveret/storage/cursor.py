@@ -179,11 +179,28 @@ class Cursor:
             self.progress.recall(ranges)
             return self._recorder.record(self, Entry(Kind.RECALLED, ranges, who=who, why=why))
 
-    def note_synced(self, ranges: Sequence[Range], *, published_us: int = 0, exchange: bytes = b"") -> int:
-        """For the audit: these offsets are durable now; when they were published, and through what."""
+    def note_synced(
+        self,
+        ranges: Sequence[Range],
+        *,
+        published_us: int = 0,
+        exchange: bytes = b"",
+        transient: bool = False,
+    ) -> int:
+        """For the audit: these offsets are durable now, or never will be; when they were published, and
+        through what."""
         self.check(not_before_us=published_us)
-        entry = Entry(Kind.SYNCED, ranges, not_before_us=published_us, why=exchange)
+        entry = Entry(Kind.SYNCED, ranges, int(transient), not_before_us=published_us, why=exchange)
         return self._recorder.record(self, entry)
+
+    def note_missed(self, ranges: Sequence[Range], *, who: bytes) -> int:
+        """For the audit: whoever had these did not settle them in time."""
+        self.check(who)
+        return self._recorder.record(self, Entry(Kind.MISSED, ranges, who=who))
+
+    def note_withheld(self, ranges: Sequence[Range]) -> int:
+        """For the audit: these were taken, and sent to nobody."""
+        return self._recorder.record(self, Entry(Kind.WITHHELD, ranges))
 
     def entries(self, start: int, stop: int) -> list[Entry]:
         """What its journal says, by the numbers of the entries; those that are gone are left out."""

@@ -3,8 +3,9 @@
 Three places tell it: the segments of the log (`published`), those of a cursor's journal (`told`), and the
 state that the cursor is in (`standing`), which knows also what the journal has forgotten. All of them give
 rows of one schema, cut where a chunk of offsets ends, so that whoever wants to know all of some messages
-brings together the rows of one chunk. Work is done per batch in numpy; what the rows mean for a message is
-left to `leveret.audit`.
+brings together the rows of one chunk. A message that goes to and fro a million times has few rows: what is
+told again and again is told once, with a count (`folded`). Work is done per batch in numpy; what the rows
+mean for a message is left to `leveret.audit`.
 """
 
 from __future__ import annotations
@@ -63,12 +64,26 @@ SCHEMA = pa.schema(
         ("time_us", pa.int64()),
         ("other_us", pa.int64()),  # published when, not before when
         ("code", pa.int16()),  # the outcome; 1 for a return that counts
+        ("count", pa.int64()),  # it happened so often
         ("who", pa.string()),
         ("why", pa.string()),
     ]
 )
 _FORGOTTEN = (Kind.MARKED, Kind.REOPENED)
 """Kinds that are about the cursor, and not about messages."""
+_REPEATED = (
+    Kind.DELIVERED,
+    Kind.LEASED,
+    Kind.RETURNED,
+    Kind.RELEASED,
+    Kind.MISSED,
+    Event.NAMED,
+)
+"""Kinds that a message can have any number of, and of which only how many, the first and the last count."""
+_DIVIDES = (Kind.SOUGHT, Kind.RECALLED)
+"""Kinds that begin a new count."""
+_FEWEST = 3
+"""What is told so often can be told in fewer rows."""
 
 Column = NDArray[Any]
 
@@ -130,6 +145,7 @@ def published(files: Files, view: LogView, report: Report) -> Iterator[pa.Record
             code=kept[first],
             who=np.zeros(len(first), np.int32),
             why=codes[first],
+            count=np.ones(len(first), np.int64),
             names=((b"",), through.dictionary.to_pylist()),
         )
 
@@ -154,22 +170,46 @@ def told(files: Files, view: LogView, *, log_id: int, end: int, report: Report) 
         starts = np.concatenate((np.where(sought, stop, start)[wanted], start[passed]))
         stops = np.concatenate((np.where(sought, end, stop)[wanted], stop[passed]))
         some = starts < stops
-        rows, kinds, starts, stops = rows[some], kinds[some], starts[some], stops[some]
-        entry = each[rows]
-        yield _rows(
-            log_id,
-            view.log_id,
-            start=starts,
-            stop=stops,
-            number=numbers[entry],
-            event=kinds,
-            time_us=times[entry],
-            other_us=_optional(batch.column("header"))[entry],
-            code=outcomes[entry],
-            who=_numbers(who.indices)[entry],
-            why=_numbers(why.indices)[entry],
-            names=(who.dictionary.to_pylist(), why.dictionary.to_pylist()),
-        )
+        entry = each[rows[some]]
+        happened = {
+            "start": starts[some],
+            "stop": stops[some],
+            "number": numbers[entry],
+            "event": kinds[some],
+            "time_us": times[entry],
+            "other_us": _optional(batch.column("header"))[entry],
+            "code": outcomes[entry],
+            "who": _numbers(who.indices)[entry],
+            "why": _numbers(why.indices)[entry],
+        }
+        names = (who.dictionary.to_pylist(), why.dictionary.to_pylist())
+        yield _rows(log_id, view.log_id, names=names, **folded(happened))
+
+
+def folded(told: dict[str, Column]) -> dict[str, Column]:
+    """The same in fewer rows: of what is told again and again the first and the last, which has the count.
+
+    So the order of any two rows that are left is that of what happened, and whoever goes through them finds
+    the same first and last, and the same sums. What happened before a seek or a recall is not counted with
+    what happened after it.
+    """
+    count = np.ones(len(told["start"]), np.int64)
+    often = np.flatnonzero(np.isin(told["event"], _REPEATED))
+    _, place, times = np.unique(told["start"][often], return_inverse=True, return_counts=True)
+    often = often[times[place] >= _FEWEST]
+    if len(often):
+        since = np.cumsum(np.isin(told["event"], _DIVIDES))
+        keys = [told[name][often] for name in ("number", "event", "start", "stop", "code", "who", "why")]
+        order = np.lexsort((*keys, since[often]))
+        sorted_ = [column[order] for column in (*keys[1:], since[often])]
+        new = np.concatenate(([True], np.any([np.diff(column) != 0 for column in sorted_], axis=0)))
+        first = np.flatnonzero(new)
+        last = np.append(first[1:], len(order)) - 1
+        count[often[order]] = 0
+        count[often[order[last]]] = last - first
+        count[often[order[first]]] = 1
+    left = count > 0
+    return {name: column[left] for name, column in told.items()} | {"count": count[left]}
 
 
 def standing(files: Files, image: LogImage, report: Report) -> pa.RecordBatch:
@@ -194,6 +234,7 @@ def standing(files: Files, image: LogImage, report: Report) -> pa.RecordBatch:
         code=none,
         who=none,
         why=none,
+        count=none + 1,
         names=((b"",), (b"",)),
     )
 
@@ -214,6 +255,7 @@ def damaged(found: Iterable[Damage]) -> pa.RecordBatch:
         code=none,
         who=none,
         why=np.arange(len(said)),
+        count=none + 1,
         names=((b"",), said),
     )
 

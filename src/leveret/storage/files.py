@@ -29,7 +29,7 @@ _FILE_MODE = 0o640  # messages are nobody else's business
 _DIRECTORY_MODE = 0o750
 _PID_BYTES = 32
 _SYNC_EACH_MAX = 4
-_NO_HARD_LINK = (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK)
+NO_HARD_LINK = (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK)
 _NO_FALLOCATE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)  # file systems differ in how they say it
 
 
@@ -277,15 +277,18 @@ class OsFiles:
     def exists(self, path: str) -> bool:
         return os.path.exists(self._full(path))
 
-    def link(self, other: OsFiles, path: str) -> None:
-        """The file of another root under the same name here, without copying it; it must not be written."""
+    def link(self, other: OsFiles, path: str, *, or_symbolic: bool = True) -> None:
+        """The file of another root under the same name here, without copying it; it must not be written.
+
+        `or_symbolic`: where there can be no second name, the file's path will do, for as long as it is there.
+        """
         source, target = other._full(path), self._writable(path)
         try:
             os.link(source, target)
         except FileExistsError:
             return
         except OSError as error:
-            if error.errno not in _NO_HARD_LINK:
+            if not or_symbolic or error.errno not in NO_HARD_LINK:
                 raise
             os.symlink(source, target)
 

@@ -5,7 +5,7 @@ read into Arrow by the same code; its records are entries. The fields of a recor
 
     offset, time   the entry's number, and when it happened
     flags          PERSISTENT | kind << 1
-    priority       the outcome of a settlement; 1 for a return that is counted
+    priority       the outcome of a settlement; 1 for a return that is counted, and for what is transient
     routing key    who: the consumer's name
     exchange       why: the last error of what comes back, the reason for what is skipped or died; of SYNCED
                    the exchange that they were published to; else empty
@@ -41,8 +41,9 @@ class Kind(IntEnum):
     MARKED = 5
     """Anything below the stop of the range may have been delivered by now."""
     SYNCED = 6
-    """For the audit, and of no effect: these offsets were durable at the entry's time; or, with a consumer's
-    name, they went to it, where the delivery itself names nobody, because it was to several.
+    """For the audit, and of no effect: these offsets were durable at the entry's time, or, with the outcome
+    1, came in and are transient; or, with a consumer's name, they went to it, where the delivery itself names
+    nobody, because it was to several.
     """
     REOPENED = 7
     """After an unclean stop: anything below the stop of the range may have been delivered before."""
@@ -54,6 +55,10 @@ class Kind(IntEnum):
     """The cursor goes on from the stop of the range, whatever was done before: also what lies behind it."""
     RECALLED = 11
     """What was settled is to be delivered once more."""
+    MISSED = 12
+    """For the audit, and of no effect: who had these did not settle them in time."""
+    WITHHELD = 13
+    """For the audit, and of no effect: these were taken, and sent to nobody, because they were over."""
 
 
 class Outcome(IntEnum):

@@ -10,8 +10,8 @@ The rule: nothing of the store is written, not even when it is damaged.
 from __future__ import annotations
 
 from leveret.storage.catalog import Checkpoint, LogImage, read_checkpoints
-from leveret.storage.errors import UnknownFormat
-from leveret.storage.files import OsFiles
+from leveret.storage.errors import StorageError, UnknownFormat
+from leveret.storage.files import NO_HARD_LINK, OsFiles
 from leveret.storage.formats import VERSION
 from leveret.storage.records import Batch
 from leveret.storage.recovery import PICTURES as PICTURES
@@ -21,6 +21,15 @@ from leveret.storage.view import LogView, SegmentGone
 from leveret.storage.wal import Wal
 
 _WAL_BYTES = 64 << 20
+
+
+class NoHardLinks(StorageError):
+    """A picture of a store that goes on must keep the files that the store lets go of."""
+
+    hint = "Audit a copy of the directory, with --data."
+
+    def __init__(self, root: str) -> None:
+        super().__init__(f"the file system of {root} has no hard links")
 
 
 class Picture:
@@ -59,7 +68,7 @@ def of_running(files: OsFiles, place: OsFiles, report: Report) -> Picture:
     found = read_checkpoints(files, report)
     if not found:
         raise UnknownFormat("checkpoint", None, supported=VERSION)
-    return _linked(files, place, found[0], missing_ok=False)
+    return _linked(files, place, found[0], running=True)
 
 
 def of_left(files: OsFiles, place: OsFiles, report: Report) -> Picture:
@@ -69,21 +78,25 @@ def of_left(files: OsFiles, place: OsFiles, report: Report) -> Picture:
         recovered = recover(files, wal, report)
     finally:
         wal.close()
-    picture = _linked(files, place, recovered.checkpoint, missing_ok=True)
+    picture = _linked(files, place, recovered.checkpoint, running=False)
     for log_id in recovered.pending.keys() & picture.logs.keys():  # some were deleted later
         _append(place, picture.logs[log_id], recovered.pending[log_id], report)
     return picture
 
 
-def _linked(files: OsFiles, place: OsFiles, checkpoint: Checkpoint, *, missing_ok: bool) -> Picture:
+def _linked(files: OsFiles, place: OsFiles, checkpoint: Checkpoint, *, running: bool) -> Picture:
     for image in checkpoint.logs.values():
         place.make_directory(image.spec.directory)
         for path, _ in image.files():
             try:
-                place.link(files, path)
+                place.link(files, path, or_symbolic=not running)
             except FileNotFoundError:
-                if not missing_ok:  # the store has gone on meanwhile
+                if running:  # the store has gone on meanwhile
                     raise SegmentGone(path) from None
+            except OSError as error:
+                if running and error.errno in NO_HARD_LINK:
+                    raise NoHardLinks(files.root) from error
+                raise
     return Picture(OsFiles(place.root, read_only=True), checkpoint)
 
 

@@ -23,7 +23,6 @@ from leveret.broker.groups.settings import ORDERLY
 from leveret.broker.queue import DELIVERY_COUNT
 from leveret.broker.streams.reader import Stamps
 from leveret.broker.unacked import Run
-from leveret.storage import words
 from leveret.storage.journal import Outcome
 from leveret.storage.offsets import OffsetSet, Range
 from leveret.storage.records import Message, Record
@@ -216,7 +215,7 @@ class Partition(Feed):
         if wish is not None and wish.why:
             return wish.why
         if late:
-            return f"{words.LATE} within {self.group.settings.consume_timeout_ms} ms".encode()
+            return f"no answer within {self.group.settings.consume_timeout_ms} ms".encode()
         answered = delayed or wish is not None
         return b"sent back by its member" if answered else b"its member was lost"
 
@@ -226,10 +225,11 @@ class Partition(Feed):
         *,
         delayed: bool = False,
         late: bool = False,
+        who: bytes = b"",
         wish: Wish | None = None,
         work: Work | None = None,
     ) -> None:
-        super().requeue(ranges, delayed=delayed, late=late, wish=wish, work=work)
+        super().requeue(ranges, delayed=delayed, late=late, who=who, wish=wish, work=work)
         self.wake()
 
     def has_letters(self) -> bool:

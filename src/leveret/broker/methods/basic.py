@@ -25,7 +25,6 @@ from leveret.broker.streams.reader import Reader
 from leveret.broker.streams.stream import Stream
 from leveret.broker.terms import type_name
 from leveret.storage.errors import WriteFailed
-from leveret.storage.journal import Outcome
 from leveret.storage.offsets import Range
 from leveret.storage.records import Record
 
@@ -211,7 +210,7 @@ def get(channel: Channel, method: spec.Basic.Get) -> None:
     content = content_frames(channel.number, header, record.body, frame_max=frame_max)
     channel.reply_bytes(b"".join((methods.frame(channel.number, got), *content)))
     if method.no_ack:
-        queue.cursor.settle([(record.offset, record.offset + 1)], Outcome.ACKED, who=getter.label)
+        queue.ack([(record.offset, record.offset + 1)])
     queue.wake()
 
 

@@ -138,7 +138,7 @@ def purge(channel: Channel, method: spec.Queue.Purge) -> None:
     if isinstance(queue, Stream):
         raise queue.not_supported("queue.purge")
     channel.broker.flush()
-    count = queue.purge()
+    count = queue.purge(who=channel.label(""))
     if not method.nowait:
         channel.reply(spec.Queue.PurgeOk(count))
 

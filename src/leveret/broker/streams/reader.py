@@ -119,6 +119,7 @@ class Reader(Source):
         *,
         delayed: bool = False,
         late: bool = False,
+        who: bytes = b"",
         wish: Wish | None = None,
         work: Work | None = None,
     ) -> None:
@@ -126,7 +127,9 @@ class Reader(Source):
         if delayed:
             raise self._no_way_back()
 
-    def reject(self, ranges: Sequence[Range], *, why: bytes = b"", work: Work | None = None) -> None:
+    def reject(
+        self, ranges: Sequence[Range], *, who: bytes = b"", why: bytes = b"", work: Work | None = None
+    ) -> None:
         raise self._no_way_back()
 
     def _no_way_back(self) -> Exception:

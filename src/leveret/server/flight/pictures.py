@@ -12,6 +12,7 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -32,11 +33,12 @@ class Kept:
     user: str
     picture: Picture
     damage: list[Damage]
+    taken_us: int
     used_s: float
 
 
 class Pictures:
-    """`kept = pictures.take(name, "ann")`; later `named(name, "ann")` and `drop(name, "ann")`."""
+    """`kept = pictures.take(name, "ann", now_us)`; later `named(name, "ann")` and `drop(name, "ann")`."""
 
     def __init__(self, directory: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._files = OsFiles(directory)
@@ -55,25 +57,30 @@ class Pictures:
 
         threading.Thread(target=look, name="leveret-pictures", daemon=True).start()
 
-    def take(self, name: str, user: str) -> Kept:
-        """Of the last checkpoint; the one that was not read for the longest goes when there are too many."""
+    def take(self, name: str, user: str, taken_us: int) -> Kept:
+        """Of the last checkpoint, which was made at `taken_us`; or as it was taken under this name before.
+
+        The one that was not read for the longest goes when there are too many.
+        """
         if not _name.fullmatch(name):
             raise BadName(f"{name!r} can't be a picture's name", hint="Use 32 hexadecimal digits.")
         with self._lock:
             kept = self._kept.get(name)
+            if kept is not None and kept.user != user:
+                raise BadName(f"{name!r} is the name of somebody else's picture", hint="Use another.")
             if kept is None:
                 while len(self._kept) >= _MOST:
                     self._drop(min(self._kept, key=lambda each: self._kept[each].used_s))
-                kept = self._kept[name] = self._taken(name, user)
+                kept = self._kept[name] = self._taken(name, user, taken_us)
             return kept
 
-    def _taken(self, name: str, user: str) -> Kept:
+    def _taken(self, name: str, user: str, taken_us: int) -> Kept:
         place = f"{PICTURES}/{name}"
         for attempt in range(_TRIES):
             damage: list[Damage] = []
             try:
                 picture = of_running(self._files, OsFiles(f"{self._files.root}/{place}"), damage.append)
-                return Kept(user, picture, damage, self._clock())
+                return Kept(user, picture, damage, taken_us, self._clock())
             except BaseException as error:
                 self._files.remove_directory(place)
                 # Checkpoints may come so fast that the one that was read is no more.
@@ -96,10 +103,18 @@ class Pictures:
                 self._drop(name)
 
     def forget_unused(self) -> None:
+        """Also the files of those that could not be deleted when they were dropped."""
         with self._lock:
             for name in [n for n, kept in self._kept.items() if kept.used_s + _UNUSED_S < self._clock()]:
                 self._drop(name)
+            self._delete_dropped()
 
     def _drop(self, name: str) -> None:
         del self._kept[name]
-        self._files.remove_directory(f"{PICTURES}/{name}")
+        self._delete_dropped()
+
+    def _delete_dropped(self) -> None:
+        for name in self._files.names(PICTURES):
+            if name not in self._kept:
+                with suppress(OSError):  # there will be another time
+                    self._files.remove_directory(f"{PICTURES}/{name}")

@@ -157,11 +157,13 @@ class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
         if not isinstance(reply, wire.Checkpointed):
             return _refused(reply)
         try:
-            kept = self._pictures.take(asked.name, user)
-        except (StorageError, OSError) as error:
+            kept = self._pictures.take(asked.name, user, reply.taken_us)
+        except StorageError as error:
+            return actions.Refused(541, f"no picture of the store can be taken: {error.message}", error.hint)
+        except OSError as error:
             return actions.Refused(541, f"no picture of the store can be taken: {error}")
         damage = [str(each) for each in kept.damage]
-        return actions.Taken(kept.picture.encode(), reply.taken_us, reply.round_trips_us, damage)
+        return actions.Taken(kept.picture.encode(), kept.taken_us, reply.round_trips_us, damage)
 
     def list_actions(self, context: Any) -> list[tuple[str, str]]:
         return [(actions.ACTION, "a request of leveret.flight.actions")]

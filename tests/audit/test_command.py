@@ -1,0 +1,101 @@
+"""The command `leveret audit` around an audit that is already there: how it is shown, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from typer.testing import CliRunner, Result
+
+from leveret.audit import auditing
+from leveret.audit.findings import Findings
+from leveret.cli.main import app
+from leveret.storage.files import OsFiles
+from tests.audit import examples
+from tests.storage.builders import make_store, messages
+
+WAIT_S = 60.0
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    store = make_store(OsFiles(str(tmp_path / "data")))
+    log = store.create_log(label='["/", "orders"]')
+    store.create_cursor(log, "queue")
+    store.append(log, messages(3))
+    store.close()
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def run(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """`run(findings)` is the command, when the audit has found these; or raises what is given instead."""
+
+    def run(found: Findings | BaseException, *words: str, charset: str = "utf-8") -> Result:
+        def audited(*_: Any, **__: Any) -> Findings:
+            if isinstance(found, BaseException):
+                raise found
+            return found
+
+        monkeypatch.setattr(auditing, "run", audited)
+        arguments = ["audit", "--data", str(data), "--out", str(tmp_path / "out"), *words]
+        return CliRunner(charset=charset).invoke(app, arguments, catch_exceptions=False)
+
+    return run
+
+
+@pytest.mark.parametrize("findings", [examples.well(), examples.lost_and_doubled()], ids=["well", "lost"])
+def test_for_programs_the_verdict_and_its_figures_come_first(
+    run: Run, tmp_path: Path, findings: Findings
+) -> None:
+    ran = run(findings, "--json")
+    found = json.loads(ran.stdout)
+    assert found == json.loads((tmp_path / "out" / "findings.json").read_bytes())
+    assert list(found)[:3] == ["holds", "lost_count", "doubled_count"]
+    assert found["holds"] == findings.holds == (ran.exit_code == 0)
+    assert (found["lost_count"], found["doubled_count"]) == (findings.lost_count, findings.doubled_count)
+
+
+def test_where_only_ascii_can_be_written_it_is_shown_in_ascii(run: Run) -> None:
+    account = examples.account(examples.Reader("épicerie"), published=3)
+    findings = msgspec.structs.replace(examples.well(), queues=[account])
+    assert all(each in run(findings).stdout for each in ("épicerie", "6.8 × as fast"))
+    ran = run(findings, charset="ascii")
+    assert (ran.exit_code, ran.stdout.isascii()) == (0, True)
+    assert all(each in ran.stdout for each in ("?picerie", "6.8 x as fast"))
+
+
+def test_ctrl_c_ends_it_as_it_ends_all_commands(run: Run, tmp_path: Path) -> None:
+    ran = run(KeyboardInterrupt())
+    assert (ran.exit_code, ran.stdout) == (130, "")
+    assert ran.stderr == "leveret: stopped before there was an account\n"
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_spark_that_does_not_start_is_a_sentence(data: Path, tmp_path: Path) -> None:
+    """A Java that says it is one, and then has no memory."""
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text(
+        '#!/bin/sh\ncase "$*" in *-version*) echo \'openjdk version "17.0.1"\' >&2;; *) exit 1; esac\n'
+    )
+    java.chmod(0o755)
+    ran = subprocess.run(
+        [sys.executable, "-m", "leveret", "audit", "--data", data, "--out", tmp_path / "out"],
+        env={**os.environ, "JAVA_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert "Traceback" not in ran.stderr
+    assert "leveret: Spark does not start: " in ran.stderr.splitlines()[-1]
