@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from leveret.spark.pipelines import rejects, running
+from leveret.spark.pipelines import rejects, running, verdicts
 from leveret.spark.pipelines.checks import check
 from leveret.spark.pipelines.declaration import Declaration, parse
 from leveret.storage.cursor import Cursor
@@ -91,7 +91,9 @@ def settlements(cursor: Cursor) -> dict[int, list[int]]:
 
 
 def fail_at(patch: pytest.MonkeyPatch, phase: str) -> None:
-    """The process of a batch ends before its rejects are published, or settled, or the batch is committed."""
+    """The process of a batch ends when its rows are written: before its verdict is, or its rejects are
+    published, or settled, or before the batch is committed.
+    """
 
     def fail(*_: object) -> None:
         raise RuntimeError("pulled the plug")
@@ -99,6 +101,8 @@ def fail_at(patch: pytest.MonkeyPatch, phase: str) -> None:
     if phase == "commit":
         settle = rejects.settle
         patch.setattr(rejects, "settle", lambda *given: (settle(*given), fail()))
+    elif phase == "verdict":
+        patch.setattr(verdicts, "write", fail)
     else:
         patch.setattr(rejects, phase, fail)
 

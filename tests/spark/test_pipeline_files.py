@@ -4,8 +4,10 @@ import json
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +17,7 @@ from leveret.cli.main import app
 from leveret.spark.pipelines import sql
 from leveret.spark.pipelines.checks import check, source_options
 from leveret.spark.pipelines.declaration import Declaration, parse, read
-from leveret.spark.pipelines.errors import BadPipeline
+from leveret.spark.pipelines.errors import BadPipeline, CheckpointInUse
 from leveret.spark.pipelines.explaining import explain
 from leveret.spark.pipelines.lines import Lines
 from leveret.spark.pipelines.state import State, Status
@@ -99,9 +101,28 @@ def test_variables_of_the_environment_keep_passwords_out_of_the_file():
 def test_what_is_explained_says_what_is_exactly_once():
     parts = dict(explain(declared()))
     assert parts["steps"] == ["dated reads input", "large reads dated"]
-    assert [line.partition("; ")[2].partition(":")[0] for line in parts["sinks"]] == ["exactly once"] * 2
+    table, alarms = (line.partition("; ")[2] for line in parts["sinks"])
+    assert table.startswith("exactly once: ")
+    assert alarms.startswith("exactly once on Leveret: ")
+    assert "at least once on any other broker" in alarms
+    assert "each is published once on Leveret, and at least once on any other broker" in parts["rejects"]
     other = GOOD.replace('format = "leveret"', 'format = "delta"')
-    assert "at least once" in dict(explain(declared(other)))["sinks"][1]
+    assert "; at least once: " in dict(explain(declared(other)))["sinks"][1]
+    other = other.replace('name = "alarms"', 'name = "alarms"\nmode = "overwrite"')
+    assert "; the rows of the last batch: " in dict(explain(declared(other)))["sinks"][1]
+
+
+def test_what_is_explained_of_a_source_says_how_much_a_batch_takes_and_where_copies_may_come():
+    *_, settled = dict(explain(declared()))["source"]
+    assert settled == "messages are settled when their batch is in Spark's commit log"
+    limited = GOOD.replace("max_messages = 1000", 'max_bytes = "1m"\noptions = { spoolLocation = "/spool" }')
+    _, takes, _, copies = dict(explain(declared(limited)))["source"]
+    assert takes == "a batch takes at most 1,048,576 bytes"
+    assert copies.endswith("at least once for others")
+    both = GOOD.replace("max_messages = 1000", 'max_messages = 1000\nmax_bytes = "1m"')
+    assert "at most 1,000 messages and 1,048,576 bytes" in dict(explain(declared(both)))["source"][1]
+    all_of_it = GOOD.replace("max_messages = 1000", "")
+    assert "a batch takes all that is ready" in dict(explain(declared(all_of_it)))["source"]
 
 
 def test_the_file_of_the_guide_is_a_good_one():
@@ -173,6 +194,27 @@ def test_the_file_of_the_guide_is_a_good_one():
         ('from = "dated"', 'from = "nobody"', "line 31: sinks[1].from 'nobody' is no step"),
         ('from = "dated"', 'mode = "overwrite"', "line 31: sinks[1].mode 'overwrite' would leave the last"),
         ("routingKey =", "routeKey =", "sinks[2].options is wrong: the sink has no option 'routeKey'"),
+        (
+            'name = "alarms"',
+            'name = "alarms"\nmode = "overwrite"',
+            "line 37: sinks[2].mode is for tables (leave it out",
+        ),
+        (
+            'name = "alarms"',
+            'name = "alarms"\npartition_by = ["day"]',
+            "line 37: sinks[2].partition_by is for tables (leave it out",
+        ),
+        ('"orders.rejected"', '"orders"', "line 26: rejects lead back to the source (what is rejected would"),
+        (
+            '[[steps]]\nname = "dated"',
+            'options = { Mode = "DROPMALFORMED" }\n[[steps]]\nname = "dated"',
+            "line 11: parse.options.Mode is the pipeline's own (leave it out",
+        ),
+        (
+            '[[steps]]\nname = "dated"',
+            'options = { columnNameOfCorruptRecord = "customer" }\n[[steps]]\nname = "dated"',
+            "parse.options.columnNameOfCorruptRecord is the pipeline's own",
+        ),
         ("[rejects]", '[trigger]\nevery = "soon"\n[rejects]', "line 27: trigger.every 'soon' is not"),
         ('"orders.rejected"', '"${NOWHERE}"', "line 27: rejects.routing_key needs the environment variable"),
         ('[[steps]]\nname = "dated"', '[steps]\nname = "dated"', "is not TOML"),
@@ -182,6 +224,66 @@ def test_what_is_wrong_is_said_with_its_line(old, new, sentence):
     said = refusal(old, new)
     assert said.startswith("orders.toml, line ")
     assert sentence in said
+
+
+@pytest.mark.parametrize(
+    ("source", "rejects", "goes_round"),
+    [
+        ('stream = "orders"', 'routing_key = "orders"', True),
+        ('topic = "orders"', 'exchange = "orders"', True),
+        ('topic = "orders"', 'routing_key = "orders-12"', True),
+        ('topic = "orders"', 'routing_key = "orders-dead"', False),
+        ('queue = "orders"', 'exchange = "orders"', False),
+        ('queue = "orders"', 'exchange = "dead"\nrouting_key = "orders"', False),
+    ],
+)
+def test_rejects_do_not_lead_back_to_where_they_come_from(source, rejects, goes_round):
+    text = GOOD.replace('queue = "orders"', source).replace('routing_key = "orders.rejected"', rejects)
+    if not goes_round:
+        declared(text)
+        return
+    with pytest.raises(BadPipeline, match="rejects lead back to the source"):
+        declared(text)
+
+
+ANOTHER = '[[sinks]]\nname = "other"\nformat = "{format}"\npath = "{path}"\n'
+
+
+@pytest.mark.parametrize(
+    ("path", "problem"),
+    [
+        ("/lake/orders", "path is also that of sink 'table' (give each a directory of its own)"),
+        ("/lake/x/../orders/", "path is also that of sink 'table'"),
+        ("file:///lake/orders", "path is also that of sink 'table'"),
+        ("/lake/orders/other", "path and that of sink 'table' are one inside the other"),
+        ("/lake", "path has the checkpoint inside it"),
+        ("/lake/checkpoints/orders", "path is inside the checkpoint"),
+        ("/lake/checkpoints/orders/query", "path is inside the checkpoint"),
+    ],
+)
+def test_no_table_shares_its_place_with_another_or_with_the_checkpoint(path, problem):
+    with pytest.raises(BadPipeline) as caught:
+        declared(GOOD + ANOTHER.format(format="csv", path=path))
+    assert f"orders.toml, line 42: sinks[3].{problem}" in str(caught.value)
+
+
+@pytest.mark.parametrize("path", ["/lake/orders2", "/lake/checkpoints/orders2", "s3a://lake/orders"])
+def test_tables_may_be_beside_each_other(path):
+    declared(GOOD + ANOTHER.format(format="csv", path=path))
+
+
+def test_a_place_is_the_same_through_a_link(tmp_path: Path):
+    (tmp_path / "link").symlink_to(tmp_path)
+    text = GOOD.replace("/lake/orders", f"{tmp_path}/orders")
+    with pytest.raises(BadPipeline, match="path is also that of sink 'table'"):
+        declared(text + ANOTHER.format(format="csv", path=f"{tmp_path}/link/orders"))
+
+
+def test_what_two_sinks_of_another_format_do_in_one_place_is_up_to_it():
+    text = GOOD + ANOTHER.format(format="delta", path="/lake/changes")
+    declared(text + ANOTHER.format(format="delta", path="/lake/changes").replace("other", "another"))
+    with pytest.raises(BadPipeline, match="path is also that of sink 'other'"):
+        declared(text + ANOTHER.format(format="csv", path="/lake/changes").replace("other", "another"))
 
 
 def test_a_file_without_sinks_goes_nowhere():
@@ -313,15 +415,93 @@ def test_a_new_file_is_a_good_one_and_nothing_is_overwritten(tmp_path: Path):
 # what is beside a checkpoint
 
 
+def placed(tmp_path: Path) -> str:
+    return GOOD.replace("/lake/checkpoints/orders", str(tmp_path / "checkpoint"))
+
+
+def plan_a_batch(tmp_path: Path) -> None:
+    """As Spark does, when the source has given it one."""
+    offsets = tmp_path / "checkpoint" / "query" / "offsets"
+    offsets.mkdir(parents=True)
+    (offsets / "0").touch()
+
+
 def test_a_checkpoint_belongs_to_one_pipeline_and_one_source(tmp_path: Path):
-    text = GOOD.replace("/lake/checkpoints/orders", str(tmp_path / "checkpoint"))
+    text = placed(tmp_path)
     for _ in range(2):
-        State(declared(text)).claim()
+        State(declared(text)).claim(None)
+    plan_a_batch(tmp_path)
+    State(declared(text)).check()
     for old, new in (('name = "orders"\n', 'name = "other"\n'), ('queue = "orders"', 'queue = "other"')):
         with pytest.raises(
             BadPipeline, match="line 2: checkpoint belongs to pipeline 'orders' over queue 'orders'"
         ):
-            State(declared(text.replace(old, new))).claim()
+            State(declared(text.replace(old, new))).check()
+
+
+def test_a_checkpoint_with_which_no_batch_was_planned_belongs_to_nobody_and_has_no_schema(tmp_path: Path):
+    text = placed(tmp_path)
+    State(declared(text.replace('queue = "orders"', 'queue = "odrers"'))).claim("id LONG")
+    state = State(declared(text))
+    assert state.schema() is None
+    state.claim("id STRING")
+    plan_a_batch(tmp_path)
+    state.check()
+    assert state.schema() == "id STRING"
+
+
+def test_looking_at_a_checkpoint_leaves_nothing_behind(tmp_path: Path):
+    State(declared(placed(tmp_path))).check()
+    assert not (tmp_path / "checkpoint").exists()
+
+
+@pytest.fixture
+def somebody() -> Iterator[subprocess.Popen]:
+    """Another process that is there."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        yield process
+        process.communicate()
+
+
+def test_a_checkpoint_whose_pipeline_runs_is_refused_until_its_process_is_gone(tmp_path: Path, somebody):
+    state = State(declared(placed(tmp_path)))
+    state.report(Status.first("orders").now(state="running", pid=somebody.pid))
+    told = (
+        rf"pipeline 'orders' is running already: process {somebody.pid} on .*\(stop it before; .*status.json"
+    )
+    for look in (state.check, lambda: state.claim(None)):
+        with pytest.raises(CheckpointInUse, match=told):
+            look()
+    file = tmp_path / "orders.toml"
+    file.write_text(placed(tmp_path))
+    result = CliRunner().invoke(app, ["pipeline", "run", str(file)])
+    assert (result.exit_code, len(result.output.splitlines())) == (1, 1)
+    assert "pipeline 'orders' is running already" in result.output
+    assert [path.name for path in (tmp_path / "checkpoint").iterdir()] == ["status.json"]
+    assert state.read().pid == somebody.pid
+    somebody.communicate()
+    state.check()
+
+
+@pytest.mark.parametrize(
+    ("changes", "refused"),
+    [
+        ({"state": "running", "host": "elsewhere"}, True),
+        ({"state": "starting", "host": "elsewhere"}, True),
+        ({"state": "stopped", "host": "elsewhere"}, False),
+        ({"state": "failed", "host": "elsewhere"}, False),
+        ({"state": "running"}, False),
+    ],
+)
+def test_who_has_a_checkpoint_is_known_by_what_he_said_last(changes, refused):
+    """The last one is this process: what it left behind, it left in an earlier try."""
+    assert Status.first("orders").now(**changes).may_be_at_work is refused
+
+
+@pytest.mark.parametrize("seconds", [-120, 120])
+def test_who_is_on_another_host_and_has_not_been_heard_of_is_gone(seconds):
+    status = Status.first("orders").now(state="running", host="elsewhere")
+    assert not msgspec.structs.replace(status, updated_s=status.updated_s + seconds).may_be_at_work
 
 
 def test_how_a_pipeline_is_going_is_seen_from_another_terminal(tmp_path: Path):

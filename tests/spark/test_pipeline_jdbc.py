@@ -17,7 +17,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from leveret.spark.pipelines import BadPipeline, running, sinks
+from leveret.spark.pipelines import BadPipeline, counting, once, running, sinks
 from leveret.spark.pipelines.checks import check
 from leveret.spark.pipelines.databases import Connection, Database, DatabaseFailed, without_secrets
 from leveret.spark.pipelines.declaration import Declaration, parse
@@ -97,6 +97,9 @@ class Place:
         declared = self.declared(**options)
         sinks.write(rows, declared.sinks[0], declared, batch)
 
+    def has(self, batch: int) -> bool:
+        return once.is_in_a_sink(self.spark, self.declared(), batch)
+
     def turn(self, batch: int) -> Turn:
         declared = self.declared()
         return Turn(Database(self.spark, declared.sinks[0], declared), ("query", "table"), batch)
@@ -158,6 +161,7 @@ def test_a_batch_without_rows_counts_too(place, rows):
     place.write(rows.where("id > 100"))
     place.write(rows.where("id > 100"))
     place.write(rows, 1)
+    place.write(rows.where("1 = 0"), 2)
     assert place.ids() == list(range(10))
 
 
@@ -220,6 +224,17 @@ def test_rows_that_a_task_staged_twice_are_not_moved(place, rows):
         turn.finished(stage, columns, written)
     assert place.ids() == []
     assert turn.claimed("orders") is not None
+
+
+def test_rows_that_were_not_counted_are_not_moved(place, rows, monkeypatch):
+    assert not place.has(0)
+    with monkeypatch.context() as patch:
+        patch.setattr(counting, "told", lambda _: None)
+        with pytest.raises(DatabaseFailed, match="Spark does not say how many rows are staged for orders"):
+            place.write(rows)
+    assert (place.ids(), place.has(0)) == ([], False)
+    place.write(rows)
+    assert (place.ids(), place.has(0)) == (list(range(10)), True)
 
 
 @pytest.mark.parametrize("most", [1, 3, 9])
@@ -371,6 +386,7 @@ def test_what_is_written_again_after_it_died_is_there_once(place, rows, monkeypa
         with pytest.raises(RuntimeError, match="pulled the plug"):
             place.write(rows.where("id >= 5"), 1)
     assert place.ids() == list(range(10 if point == "finished" else 5))
+    assert place.has(1) == (point == "finished")
     place.write(rows.where("id >= 5"), 1)
     assert place.ids() == list(range(10))
     assert place.tables == ["leveret_batches", "orders"]

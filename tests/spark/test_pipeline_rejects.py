@@ -145,26 +145,24 @@ def test_a_new_checkpoint_counts_its_batches_anew_and_its_rejects_are_published(
     assert [body for body, _ in place.take_rejects()] == [b"first", b"second"]
 
 
-@pytest.mark.parametrize("phase", ["settle", "commit"])
-def test_what_was_rejected_stays_so_when_its_batch_runs_again_and_nothing_is_wrong_any_more(
-    place, monkeypatch, phase
-):
-    place.publish(order(1), order(2, 0.0), order(3))
+@pytest.mark.parametrize("phase", ["publish", "settle", "commit"])
+def test_a_batch_that_is_written_is_not_judged_again(place, monkeypatch, phase):
+    place.publish(order(1), order(2, 0.0), order(3, 30.0))
     place.dies(monkeypatch, phase)
-    place.run("amount >= 0")
+    place.run("amount BETWEEN 0 AND 20")
     assert place.ids() == [1, 3]
     assert [body for body, _ in place.take_rejects()] == [order(2, 0.0)]
     assert place.settlements() == {Outcome.SENT_TO_REJECTS: [1], Outcome.ACKED: [0, 2]}
 
 
-@pytest.mark.parametrize("phase", ["publish", "settle", "commit"])
-def test_what_is_wrong_only_when_its_batch_runs_again_is_published_beside_what_was(place, monkeypatch, phase):
+def test_a_batch_whose_files_can_be_overwritten_is_judged_again(place, monkeypatch):
     place.publish(order(1), order(2, 0.0), order(3, 30.0))
-    place.dies(monkeypatch, phase)
-    place.run("amount BETWEEN 1 AND 20")
-    assert place.ids() == [1]
-    assert sorted(body for body, _ in place.take_rejects()) == [order(2, 0.0), order(3, 30.0)]
-    assert place.settlements() == {Outcome.SENT_TO_REJECTS: [1, 2], Outcome.ACKED: [0]}
+    place.dies(monkeypatch, "verdict")
+    assert place.ids() == [1, 3]
+    place.run("amount BETWEEN 0 AND 20")
+    assert place.ids() == [1, 2]
+    assert [body for body, _ in place.take_rejects()] == [order(3, 30.0)]
+    assert place.settlements() == {Outcome.SENT_TO_REJECTS: [2], Outcome.ACKED: [0, 1]}
 
 
 def test_a_batch_of_which_all_was_rejected_runs_again_without_messages(place, monkeypatch):
@@ -186,25 +184,27 @@ def test_rejects_are_settled_for_the_cursor_that_the_file_names(place):
 # what is written down
 
 
-def test_a_verdict_is_for_one_batch_of_one_query_and_grows_by_rounds(place):
+def test_a_verdict_is_for_one_batch_of_one_query(place):
     pipeline = place.declared()
-    first = verdicts.read(pipeline, 7).with_more(
-        {("q", 0, 3): "parse", ("q", 0, 2): "parse", ("q", 0, 9): "input: amount", ("r", 1, 0): "parse"}
-    )
-    assert first.rounds == [
-        [
-            verdicts.Part("q", 0, [(9, 10)], "input: amount"),
-            verdicts.Part("q", 0, [(2, 4)], "parse"),
-            verdicts.Part("r", 1, [(0, 1)], "parse"),
-        ],
+    said = [("q", 0, 3, "parse", None), ("q", 0, 2, "parse", None), ("q", 0, 9, "input", "amount")]
+    said += [("q", 0, 4, "input", None), ("r", 1, 0, "parse", None)]
+    rows = [((queue, partition, offset), (step, column)) for queue, partition, offset, step, column in said]
+    schema = "_message STRUCT<queue: STRING, partition: INT, offset: LONG>, "
+    bad = place.spark.createDataFrame(rows, f"{schema} _reject STRUCT<step: STRING, column: STRING>")
+    found = verdicts.of(pipeline, 7, bad)
+    assert found.parts == [
+        verdicts.Part("q", 0, [(4, 5)], "input"),
+        verdicts.Part("q", 0, [(9, 10)], "input", "amount"),
+        verdicts.Part("q", 0, [(2, 4)], "parse"),
+        verdicts.Part("r", 1, [(0, 1)], "parse"),
     ]
-    verdicts.write(pipeline, first)
-    found = verdicts.read(pipeline, 7)
-    assert found == first
-    assert found.with_more(dict.fromkeys(first.rejected(), "")) is found
-    second = found.with_more({("q", 0, 3): "", ("q", 0, 4): ""})
-    assert second.rounds == [*first.rounds, [verdicts.Part("q", 0, [(4, 5)])]]
-    assert verdicts.read(pipeline, 8).rounds == []
+    assert [part.why for part in found.parts] == ["input", "input: amount", "parse", "parse"]
+    assert verdicts.read(pipeline, 7) is None
+    verdicts.write(pipeline, found)
+    assert verdicts.read(pipeline, 7) == found
+    verdicts.write(pipeline, found.when_written())
+    assert verdicts.read(pipeline, 7).written
+    assert verdicts.read(pipeline, 8) is None
     (place.path / "checkpoint/query").mkdir()
     (place.path / "checkpoint/query/metadata").write_text('{"id": "another"}')
-    assert verdicts.read(pipeline, 7).rounds == []
+    assert verdicts.read(pipeline, 7) is None

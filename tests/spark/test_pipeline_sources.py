@@ -7,6 +7,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from leveret.client import BlockingConnection, Message, Queue, Topology
+from leveret.spark.pipelines import BadPipeline, running
 from leveret.storage.journal import Outcome
 from tests.cli.command import leveret as command
 from tests.spark.partitions import append, group_of, lag, make_stream, make_topic
@@ -18,6 +19,10 @@ pytestmark = [pytest.mark.needs_java, pytest.mark.timeout(300)]
 
 GOOD = [order(number) for number in range(60)]
 BAD = [b"{nope", order(100, -1.0), order(101, -2.0), b"\xff", order(102, 0.0)]
+
+
+DEDUP = '[dedup]\ncolumns = ["id"]\nwithin = "1h"\n'
+MARK = '[watermark]\ncolumn = "_message.timestamp"\ndelay = "1h"\nmax_ahead = "1h"\n'
 
 
 def offsets_of(found) -> dict[str, list[int]]:
@@ -134,6 +139,12 @@ def test_a_stream_of_rabbitmq_keeps_its_messages_and_its_rejects_are_published(
     found = take(rabbitmq.url, rejected)
     assert sorted(body for body, _ in found) == sorted(BAD)
     assert offsets_of(found) == {stream: [10, 11, 12, 13, 14]}
+    for more, key in ((DEDUP, "dedup"), (f"{MARK}{DEDUP}", "watermark.max_ahead")):
+        timed = declared(
+            {"url": rabbitmq.url, "stream": stream}, tmp_path, name="lake", rejected=rejected, more=more
+        )
+        with pytest.raises(BadPipeline, match=f"{key} needs to know when a message came, and this stream"):
+            running.start(spark, timed)
 
 
 def test_the_spool_tells_a_message_that_was_rejected_from_one_that_comes_back(leveret, fresh, tmp_path):

@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -15,7 +14,7 @@ from typer.testing import CliRunner
 
 from leveret.cli.main import app
 from leveret.spark.errors import SparkSideError
-from leveret.spark.pipelines import compaction, read_table, running, tables
+from leveret.spark.pipelines import compaction, owners, read_table, running, tables
 from leveret.spark.pipelines.checks import check
 from leveret.spark.pipelines.compaction import Compaction, Goal, NotCompacted
 from leveret.spark.pipelines.declaration import Sink, parse
@@ -143,6 +142,25 @@ def test_where_there_is_no_table_one_sentence_says_so(spark, tmp_path):
         read_table(spark, str(tmp_path / "nothing"))
     with pytest.raises(SparkSideError, match="the table's path 'nowhere://x' is no place for files"):
         read_table(spark, "nowhere://x")
+
+
+# whose it is
+
+
+@needs_java
+def test_a_table_belongs_to_the_first_query_also_where_only_spark_can_look(spark, tmp_path):
+    """A file system of Hadoop that pyarrow does not know."""
+    (tmp_path / "t").mkdir()
+    session = spark.newSession()
+    session.conf.set("fs.viewfs.mounttable.lake.link./t", (tmp_path / "t").as_uri())
+    for path in ("viewfs://lake/t/orders", str(tmp_path / "orders")):
+        assert [owners.claimed(session, path, query) for query in ("one", "two", "one")] == ["one"] * 3
+    (tmp_path / "t/orders/_query").unlink()
+    (tmp_path / "t/orders/_query").touch()
+    (tmp_path / "t/orders/._query.crc").unlink()
+    assert owners.claimed(session, "viewfs://lake/t/orders", "two") == "two"
+    with pytest.raises(SparkSideError, match=r"nowhere://lake can't be read: .*\(check the place"):
+        owners.claimed(session, "nowhere://lake", "one")
 
 
 # compaction
@@ -456,7 +474,8 @@ def pipeline(place: Path, *, url: str = "amqp://localhost", queue: str = "orders
 
 @needs_java
 def test_a_table_is_compacted_while_its_pipeline_runs(spark, leveret, tmp_path):
-    declared = parse(pipeline(tmp_path, url=leveret.url, queue="compacted"), file="pipeline.toml")
+    every = '[trigger]\nevery = "50 ms"'
+    declared = parse(pipeline(tmp_path, url=leveret.url, queue="compacted", more=every), file="pipeline.toml")
     check(declared)
     publish(leveret.url, "compacted", [])
     written = Written(spark, tmp_path, declared.sinks[0])
@@ -476,16 +495,6 @@ def test_a_table_is_compacted_while_its_pipeline_runs(spark, leveret, tmp_path):
     assert {row._queue for row in rows} == {"compacted"}
 
 
-@pytest.fixture
-def unstopped(spark, monkeypatch) -> Iterator[None]:
-    """The command uses the session of the tests, and does not end it."""
-    session = spark.newSession()
-    monkeypatch.setattr(session, "stop", lambda: None)
-    monkeypatch.setattr(running, "session", lambda _: session)
-    yield
-    spark.sparkContext.setLogLevel("ERROR")
-
-
 def command(place: Path, *arguments: str, more: str = ""):
     file = place / "pipeline.toml"
     place.mkdir(parents=True, exist_ok=True)
@@ -494,7 +503,7 @@ def command(place: Path, *arguments: str, more: str = ""):
 
 
 @needs_java
-def test_the_command_says_what_it_has_put_together(written, unstopped):
+def test_the_command_says_what_it_has_put_together_in_the_session_that_is_there(spark, written):
     partition = 'partition_by = ["month"]'
     result = command(written.place, "--json", "--target-size", "1g", more=partition)
     assert result.exit_code == 0, result.output
@@ -509,6 +518,7 @@ def test_the_command_says_what_it_has_put_together(written, unstopped):
     assert (table["files_after"], table["rows_before"]) == (3, 30)
     result = command(written.place, more=partition)
     assert (result.exit_code, result.output.strip()) == (0, "leveret: table: nothing to put together")
+    assert spark.range(3).count() == 3
 
 
 OTHERS = """
@@ -543,6 +553,15 @@ def test_a_table_whose_query_has_committed_nothing_is_left_alone(tmp_path):
     _touch(tmp_path / "table" / "_batch=0" / "_SUCCESS")
     result = command(tmp_path)
     assert (result.exit_code, "there is no committed batch" in result.output) == (1, True)
+
+
+def test_a_table_of_another_checkpoint_is_left_alone(tmp_path):
+    _touch(tmp_path / "table" / "_batch=0" / "_SUCCESS")
+    (tmp_path / "table" / "_query").write_text("one")
+    commit(tmp_path / "checkpoint", 0)
+    (tmp_path / "checkpoint" / "query" / "metadata").write_text('{"id": "another"}')
+    result = command(tmp_path)
+    assert (result.exit_code, "table belongs to another checkpoint (" in result.output) == (1, True)
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,7 @@ def test_status_tells_duplicates_and_what_waits_in_windows(tmp_path: Path):
     assert "1,200 messages, 900 acked, 3 rejected, 1 duplicate, 40 waiting in windows" in result.stdout
 
 
-def test_a_file_without_windows_is_refused_while_rows_wait(tmp_path: Path):
+def test_a_file_without_windows_or_with_another_time_is_refused_while_rows_wait(tmp_path: Path):
     text = GOOD.replace("/lake/checkpoints/orders", str(tmp_path))
     notes = tmp_path / "state" / "notes"
     notes.mkdir(parents=True)
@@ -146,6 +146,9 @@ def test_a_file_without_windows_is_refused_while_rows_wait(tmp_path: Path):
     without = text.partition("[windows]")[0] + "[rejects]" + text.partition("[rejects]")[2]
     with pytest.raises(BadPipeline, match="windows is missing, and 3 rows of the checkpoint wait in windows"):
         Memory(declared(without)).waiting()
+    another = text.replace('column = "at"', 'column = "_message.timestamp"')
+    with pytest.raises(BadPipeline, match=r"line 8: watermark\.column was 'at', and 3 rows of the checkp"):
+        Memory(declared(another)).waiting()
 
 
 # in one pass

@@ -25,6 +25,7 @@ pytestmark = [pytest.mark.needs_java, pytest.mark.timeout(300)]
 
 numbers = count()
 SCHEMA = "id LONG NOT NULL, customer STRING, amount DOUBLE"
+MORE = "has more behind its first object"
 BAD = [
     (b"{nope", "parse", None, "is not JSON, or does not fit the schema"),
     (b"", "parse", None, "is not JSON, or does not fit the schema"),
@@ -35,6 +36,13 @@ BAD = [
     (b'{"amount":1}', "parse", "id", "is null or missing"),
     (b'{"id":5,"amount":-3}', "input", "amount", "does not hold: amount > 0"),
     (b'{"id":6}', "input", "amount", "does not hold: amount > 0"),
+    (b'{"id":7,"amount":1}{"id":8,"amount":1}', "parse", None, MORE),
+    (b'{"id":7,"amount":1}\n{"id":8,"amount":1}\n', "parse", None, MORE),
+    (b'{"id":7,"amount":1},{"id":8,"amount":1}', "parse", None, MORE),
+    (b'{"id":7,"amount":1} and so on', "parse", None, MORE),
+    (b'{"id":7,"amount":1}}', "parse", None, MORE),
+    (b'{"id":7,"amount":1}]', "parse", None, MORE),
+    (b'[{"id":7,"amount":1}]', "parse", None, "is not JSON, or does not fit the schema"),
 ]
 
 
@@ -121,7 +129,10 @@ def test_good_rows_are_in_the_table_and_bad_ones_among_the_rejects_with_their_re
 
 
 def test_a_table_says_which_message_a_row_was(place):
-    publish(place.broker.url, place.queue, [order(number) for number in range(5)])
+    """However its body is written."""
+    plain = [order(number) for number in range(2)]
+    nested = [b'{"id":2,"amount":1,"more":{"a":[{},{}]}}', b' {"id":3,"amount":1,"customer":"}{"}\n\n']
+    publish(place.broker.url, place.queue, [*plain, *nested, b"{'id':4,'amount':1,\n'x':{'y':1}}\r\n"])
     place.run(place.declared())
     rows = place.spark.read.parquet(f"{place.path}/table").collect()
     assert sorted((row.id, row._queue, row._partition, row._offset, row._batch) for row in rows) == [
@@ -168,7 +179,7 @@ def test_what_fails_at_a_step_is_in_none_of_the_tables(place):
     ("limit", "sentence"),
     [
         ("max_count = 2", "3 messages of a batch are rejected"),
-        ("max_share = 0.1", "3 of 13 messages of this run"),
+        ("max_share = 0.02", "3 of 13 messages of this run"),
     ],
 )
 def test_too_many_rejects_stop_it_and_nothing_is_settled(place, limit, sentence):

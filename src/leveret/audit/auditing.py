@@ -27,7 +27,7 @@ from leveret.audit.findings import Findings
 from leveret.audit.tables import Terms
 from leveret.spark import quiet, session
 from leveret.spark.errors import SparkSideError
-from leveret.spark.pipelines.tables import SPARK_FAILED, first_cause
+from leveret.spark.pipelines.failures import SPARK_FAILED, first_cause
 from leveret.storage import events
 from leveret.storage.events import Event, Piece
 

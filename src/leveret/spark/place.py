@@ -104,6 +104,23 @@ class Place:
             return
         self._files.create_dir(folder, recursive=True)
         self._made.add(folder)
+        self._sync_above(folder)
+
+    def sync(self, folder: str) -> None:
+        """All of a folder that somebody else has written; where it is not local, that was done."""
+        if not self._local:
+            return
+        path = self._path(folder)
+        try:
+            for directory, _, names in os.walk(path, topdown=False):
+                for name in names:
+                    _sync(f"{directory}/{name}")
+                _sync(directory)
+            self._sync_above(path)
+        except OSError as error:
+            raise self._failed("written", error) from error
+
+    def _sync_above(self, folder: str) -> None:
         parent = folder.rpartition("/")[0]
         while self._local and parent.startswith(self._root) and parent:
             _sync(parent)

@@ -1,27 +1,30 @@
 """What happens to a batch of a pipeline, from messages to tables and rejects.
 
 Parse, find what is to be rejected, what is late, twice or too early; run the steps, write the rest to the
-sinks, publish the rejects. All of it can happen again with the same messages, and leaves the same behind;
-Spark commits the batch when it returns, and then the source settles its messages. `running` makes a query of
-it, `straight` says when it can be done in one pass.
+sinks, keep what is to be remembered, publish the rejects and settle them. Spark commits the batch when that
+is done, and then the source settles the rest of its messages. It can die anywhere, and all of it can happen
+again. The rule: what is in a sink that can't give it back, and what is settled, is not judged a second time
+(`verdicts`). `running` makes a query of it, `straight` says when it can be done in one pass.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from leveret.spark.pipelines import dedup, rejects, sinks, straight, verdicts
+from leveret.spark.errors import SparkSideError
+from leveret.spark.pipelines import dedup, once, reasons, rejects, sinks, straight, verdicts
 from leveret.spark.pipelines import rows as parsing
 from leveret.spark.pipelines.checks import as_options
 from leveret.spark.pipelines.declaration import INPUT, MESSAGE, Declaration, Expectation
 from leveret.spark.pipelines.memory import Known, Memory
 from leveret.spark.pipelines.rejects import Counts
 from leveret.spark.pipelines.timing import Seen, Timing, closed, still_open
+from leveret.spark.pipelines.verdicts import Verdict
 
 Keep = Callable[[DataFrame], DataFrame]
 
@@ -45,6 +48,16 @@ class Divided:
     seen: Seen
     clock_us: int | None
 
+    def counted(self) -> tuple[int, int, int]:
+        """How many are refused, how many of those came in earlier batches, and how many are orphans."""
+        refused = 0 if self.refused is None else self.refused.count()
+        of_others = 0
+        if refused and self.waiting is not None:
+            assert self.refused is not None
+            here = self.rows.select(*(f"{MESSAGE}.{name}" for name in parsing.IDENTITY))
+            of_others = reasons.others(self.refused, here).count()
+        return refused, of_others, 0 if self.orphans is None else self.orphans.count()
+
 
 @dataclass(slots=True)
 class Batches:
@@ -59,13 +72,16 @@ class Batches:
     last: int = -1
     """The batch that was worked on last."""
     _in_one_pass: bool = field(init=False)
+    _taken_back: bool = field(init=False)
 
     def __post_init__(self) -> None:
         self._in_one_pass = straight.possible(self.declared)
+        self._taken_back = once.taken_back(self.declared)
+        self.counts = replace(self.counts, waited=self.waiting)
 
     def __call__(self, messages: DataFrame, batch: int) -> None:
-        earlier, self.last = self._earlier(messages.sparkSession, batch), batch
-        if self._in_one_pass and earlier is None:
+        verdict, self.last = self._earlier(messages.sparkSession, batch), batch
+        if self._in_one_pass and verdict is None:
             self._write_at_once(messages, batch)
             return
         with ExitStack() as held:
@@ -74,14 +90,18 @@ class Batches:
                 held.callback(rows.persist().unpersist)
                 return rows
 
-            self._work(messages, batch, keep, earlier)
+            self._work(messages, batch, keep, verdict)
 
-    def _earlier(self, spark: SparkSession, batch: int) -> DataFrame | None:
-        """The first batch of a run may have died in an earlier one: what was rejected then stays so."""
-        return None if self.counts.batches else verdicts.rejected_before(spark, self.declared, batch)
+    def _earlier(self, spark: SparkSession, batch: int) -> Verdict | None:
+        """The first batch of a run may have died in an earlier one: how it was judged, if that holds."""
+        found = None if self.counts.batches else verdicts.read(self.declared, batch)
+        if found is None or found.written or once.is_in_a_sink(spark, self.declared, batch):
+            return found
+        return None
 
     def _write_at_once(self, messages: DataFrame, batch: int) -> None:
         """Counted while they are written; what is rejected is read once more, if there is any."""
+        self._show_tables(messages.sparkSession, lambda rows: rows)
         rows = self._parsed(messages)
         counted = straight.Counted(rows)
         self._write(counted.rows, batch)
@@ -93,59 +113,95 @@ class Batches:
         if found[1]:
             bad = parsing.bad(rows).persist()
             try:
-                self._reject(bad, batch)
+                self._reject(bad, verdicts.of(self.declared, batch, bad))
             finally:
                 bad.unpersist()
         self.counts = self.counts.with_batch(*found)
 
-    def _work(self, messages: DataFrame, batch: int, keep: Keep, earlier: DataFrame | None) -> None:
-        declared, timing, memory = self.declared, Timing(self.declared), Memory(self.declared)
-        before = memory.before(messages.sparkSession, batch) if timing else Known()
-        found = self.divided(messages, before, keep, earlier)
-        orphans = 0 if found.orphans is None else found.orphans.count()
-        rejected = found.seen.rejected + orphans + (0 if found.refused is None else found.refused.count())
-        counts = self.counts.with_batch(found.seen.messages, rejected)
-        rejects.check(declared, counts, rejected)
-        self._write(found.ready, batch)
-        if timing:
-            keys = timing.remembered(found.rows, before, clock_us=found.clock_us, refused=found.refused)
-            self.waiting = memory.keep(batch, Known(found.clock_us, keys, found.waiting))
-        if rejected:
-            self._reject(found.bad, batch)
+    def _work(self, messages: DataFrame, batch: int, keep: Keep, verdict: Verdict | None) -> None:
+        memory = Memory(self.declared)
+        before = memory.before(messages.sparkSession, batch) if Timing(self.declared) else Known()
+        found = self.divided(messages, before, keep, verdict)
+        refused, of_others, orphans = found.counted()
+        rejected = found.seen.rejected + refused + orphans
+        counts = self.counts.with_batch(found.seen.messages, rejected, of_others=of_others)
+        if verdict is None:
+            rejects.check(self.declared, counts, rejected)
+            verdict = verdicts.of(self.declared, batch, found.bad if rejected else None)
+        elif not verdict.written:
+            _check_same(found, verdict)
+        if verdict.written:
+            self.waiting = memory.waiting()
+        else:
+            self._write_all(found, before, memory, verdict)
+        if verdict.parts:
+            self._reject(found.bad, verdict)
         self.counts = counts
         self.duplicates += found.seen.duplicates - orphans
 
+    def _write_all(self, found: Divided, before: Known, memory: Memory, verdict: Verdict) -> None:
+        """The sinks and the memory. What they get must not change when one of them can't give it back."""
+        if not self._taken_back:
+            verdicts.write(self.declared, verdict)
+        self._write(found.ready, verdict.batch)
+        timing = Timing(self.declared)
+        if timing:
+            keys = timing.remembered(found.rows, before, clock_us=found.clock_us, refused=found.refused)
+            self.waiting = memory.keep(verdict.batch, Known(found.clock_us, keys, found.waiting))
+
+    def _reject(self, bad: DataFrame, verdict: Verdict) -> None:
+        """The rest has been written."""
+        if not verdict.written:
+            verdicts.write(self.declared, verdict.when_written())
+        rejects.publish(bad, self.declared, verdict.batch)
+        rejects.settle(self.declared, verdict)
+
     def divided(
-        self, messages: DataFrame, before: Known, keep: Keep, earlier: DataFrame | None = None
+        self, messages: DataFrame, before: Known, keep: Keep, verdict: Verdict | None = None
     ) -> Divided:
         """What becomes of these messages; `keep` is called with what must stay as it is now.
 
-        `earlier` were rejected when the batch ran before. They had their part in time all the same.
+        With a verdict it is as that says. What it rejects behind the input had its part in time all the same.
         """
-        timing = Timing(self.declared)
-        rows = keep(timing.judged(self._parsed(messages), before))
+        spark, timing = messages.sparkSession, Timing(self.declared)
+        self._show_tables(spark, keep)
+        rows, known = self._parsed(messages), None
+        if verdict is not None:
+            known = verdict.rows(spark)
+            rows = reasons.instead(rows, verdict.rows_before_time(spark, self.declared))
+        rows = keep(timing.judged(rows, before))
         seen = timing.seen(rows)
         clock_us = timing.clock_after(before, seen)
         ready, waiting = timing.taken(rows), None
         if self.declared.windows is not None:
             ready = timing.in_windows(ready, before)
-        if earlier is not None:
-            ready = _rejected_too(ready, earlier)
+        if known is not None:
+            ready = reasons.added(ready, known)
         if self.declared.windows is not None:
             placed = keep(ready)
             ready, waiting = closed(placed, clock_us), still_open(placed, clock_us)
-        bad, refused = parsing.bad(rows), None
-        later = [each for each in self.declared.expectations if each.step != INPUT]
-        if later or earlier is not None:
-            ready = keep(self._after_steps(ready, later))
-            refused = parsing.bad(ready)
+        ready = ready if known is not None else self._after_steps(ready)
+        refused = None
+        bad = parsing.bad(rows) if known is None else reasons.only(parsing.bad(rows), known)
+        if known is not None or self._later:
+            refused = parsing.bad(keep(ready))
             bad = bad.unionByName(refused, allowMissingColumns=True)
-        orphans = None
-        terms = self.declared.dedup
-        if refused is not None and terms is not None and terms.duplicates == "drop":
-            orphans = keep(dedup.orphaned(rows, refused, terms))
-            bad = bad.unionByName(orphans, allowMissingColumns=True)
+        orphans = self._orphans(rows, refused, known)
+        if orphans is not None:
+            bad = bad.unionByName(keep(orphans), allowMissingColumns=True)
         return Divided(rows, ready, waiting, bad, refused, orphans, seen, clock_us)
+
+    def _orphans(
+        self, rows: DataFrame, refused: DataFrame | None, known: DataFrame | None
+    ) -> DataFrame | None:
+        """Duplicates that are rejected with what they are duplicates of, or were so before."""
+        terms = self.declared.dedup
+        if refused is None or terms is None:
+            return None
+        if known is not None:
+            dropped = rows.where(dedup.is_duplicate() & F.col(parsing.REJECT).isNull())
+            return parsing.bad(reasons.added(dropped, known))
+        return dedup.orphaned(rows, refused, terms) if terms.duplicates == "drop" else None
 
     def _parsed(self, messages: DataFrame) -> DataFrame:
         rows = parsing.parsed(messages, self.declared.parse)
@@ -156,40 +212,58 @@ class Batches:
         for sink in self.declared.sinks:
             sinks.write(results[sink.rows or self.declared.last], sink, self.declared, batch)
 
-    def _reject(self, bad: DataFrame, batch: int) -> None:
-        """Some may have waited in windows: their messages were settled long ago, and stay as they are."""
-        rejects.publish(bad, self.declared, batch)
-        rejects.settle(self.declared, batch)
+    def _show_tables(self, spark: SparkSession, keep: Keep) -> None:
+        """To SQL; what is read more than once in a batch is kept, so that it is the same each time."""
+        is_kept = len(self.declared.sinks) > 1 or self._later
+        for table in self.declared.tables:
+            reader = spark.read.format(table.format).options(**as_options(table.options))
+            rows = reader.load(table.path)
+            _show(rows, table.name)
+            if is_kept:
+                keep(rows)
 
     def results(self, good: DataFrame) -> dict[str, DataFrame]:
         """What each step gives for these rows, by its name."""
         spark = good.sparkSession
         found = {INPUT: good}
-        good.createOrReplaceTempView(INPUT)
-        for table in self.declared.tables:
-            reader = spark.read.format(table.format).options(**as_options(table.options))
-            reader.load(table.path).createOrReplaceTempView(table.name)
+        _show(good, INPUT)
         for step in self.declared.steps:
             found[step.name] = spark.sql(step.sql)
-            found[step.name].createOrReplaceTempView(step.name)
+            _show(found[step.name], step.name)
         for function in self.declared.functions:
             found[function.name] = function.function(found[function.of])
         return found
 
-    def _after_steps(self, rows: DataFrame, later: Sequence[Expectation]) -> DataFrame:
+    @property
+    def _later(self) -> list[Expectation]:
+        """Those of steps behind `input`."""
+        return [each for each in self.declared.expectations if each.step != INPUT]
+
+    def _after_steps(self, rows: DataFrame) -> DataFrame:
         """With the reasons of those that fail at a step behind `input`."""
-        if not later:
+        if not self._later:
             return rows
         results = self.results(parsing.good(rows))
-        for step in dict.fromkeys(each.step for each in later):
-            found = parsing.failed(results[step], [each for each in later if each.step == step])
-            rows = _rejected_too(rows, found)
+        for step in dict.fromkeys(each.step for each in self._later):
+            expected = [each for each in self._later if each.step == step]
+            rows = reasons.added(rows, parsing.failed(results[step], expected))
         return rows
 
 
-def _rejected_too(rows: DataFrame, found: DataFrame) -> DataFrame:
-    """The rows, with the reasons that were found for some of them."""
-    ours = {name: f"_found_{name}" for name in (*parsing.IDENTITY, parsing.REJECT)}
-    same = [F.col(f"{MESSAGE}.{name}") == F.col(ours[name]) for name in parsing.IDENTITY]
-    joined = rows.join(found.withColumnsRenamed(ours), on=same, how="left")
-    return parsing.rejected(joined, F.col(ours[parsing.REJECT])).drop(*ours.values())
+def _show(rows: DataFrame, name: str) -> None:
+    """To SQL. A view is not replaced: Spark would forget what is kept of all that was made from the old one.
+
+    When one is dropped it forgets only what is kept of just that: so rows are kept after they are shown.
+    """
+    rows.sparkSession.catalog.dropTempView(name)
+    rows.createTempView(name)
+
+
+def _check_same(found: Divided, verdict: Verdict) -> None:
+    """Nothing but a change of the file makes a row unfit that a sink may have."""
+    others = reasons.others(parsing.bad(found.rows), verdict.rows(found.rows.sparkSession)).count()
+    if others:
+        raise SparkSideError(
+            f"{others} of the messages of batch {verdict.batch}, which a sink has, can't be used any more",
+            hint="let the batch end with [parse], [watermark] and [dedup] as they were, and change them then",
+        )

@@ -7,22 +7,26 @@ needs. The first problem is the one that is told.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from leveret.spark.errors import BadOption
 from leveret.spark.options import SinkOptions, SourceOptions
-from leveret.spark.pipelines import sql, timechecks
+from leveret.spark.pipelines import pathchecks, sql, timechecks
+from leveret.spark.pipelines.declaration import FILES as FILES
 from leveret.spark.pipelines.declaration import INPUT, Declaration, Sink
 from leveret.spark.pipelines.declaration import MESSAGE as MESSAGE
 from leveret.spark.pipelines.lines import Key
 
-FILES: Final = frozenset(("parquet", "csv", "json", "orc", "text"))
-"""Formats that are written as a directory for each batch."""
 _PART: Final = r'(?:"(?:[^"]|"")+"|`[^`]+`|\[[^\]]+\]|[^\s."`()\[\]]+)'
 TABLE_NAME: Final = re.compile(rf"((?:{_PART}\.)*){_PART}")
 """Of a database, with or without quotes; first the schema that it is in, if it says so, with its dot."""
 _OF_BROKER: Final = ("url", "user", "password", "tlsCaFile", "flightUrl", "brokerTimeout")
+_CONDITION: Final = "a condition of SQL on the columns of a row, like amount > 0"
+_LAST_ALONE: Final = "'overwrite' would leave the last batch alone"
+_OWN_NAME: Final = "each needs a name of its own"
+_OF_PARSING: Final = frozenset(("mode", "columnnameofcorruptrecord"))
+"""Options by which the pipeline finds out what does not parse."""
 HIDDEN: Final = "_"
 """How columns begin that do not come from a body."""
 
@@ -43,6 +47,7 @@ def check(declared: Declaration) -> None:
         raise declared.wrong(
             ("sinks",), "is missing", hint="where do the rows go? write at least one [[sinks]]"
         )
+    pathchecks.check(declared)
 
 
 def source_options(declared: Declaration) -> dict[str, str]:
@@ -84,24 +89,31 @@ def _check_source(declared: Declaration) -> None:
 
 def _check_parse(declared: Declaration) -> None:
     parse, key = declared.parse, ("parse", "schema")
+    for name in parse.options:
+        if name.lower() in _OF_PARSING:
+            hint = "leave it out: a body that does not parse is rejected"
+            raise declared.wrong(("parse", "options", name), "is the pipeline's own", hint=hint)
     if parse.schema is None:
         if parse.format != "csv":
             return
         hint = "schema = 'id LONG NOT NULL, amount DOUBLE'; only that of JSON can be inferred"
         raise declared.wrong(key, "is missing", hint=hint)
     if parse.format == "text":
-        raise declared.wrong(key, "is given, but text has the one column 'text'")
+        hint = "leave it out; a step can make columns of the text"
+        raise declared.wrong(key, "is given, but text has the one column 'text'", hint=hint)
     try:
         columns = sql.schema_of(parse.schema)
     except sql.Unparsed as error:
-        raise declared.wrong(key, str(error)) from None
+        hint = "columns and their types, as Spark names them: id LONG NOT NULL, amount DOUBLE"
+        raise declared.wrong(key, str(error), hint=hint) from None
     seen: set[str] = set()
     for column in columns:
         if column.name.startswith(HIDDEN):
             hint = "names with _ in front are the pipeline's own: _message, _batch, ..."
             raise declared.wrong(key, f"has a column '{column.name}'", hint=hint)
         if column.name.lower() in seen:
-            raise declared.wrong(key, f"has column '{column.name}' twice")
+            hint = "names that differ by case only are the same"
+            raise declared.wrong(key, f"has column '{column.name}' twice", hint=hint)
         seen.add(column.name.lower())
 
 
@@ -110,12 +122,12 @@ def _check_names(declared: Declaration) -> None:
     for key, name in _names(declared):
         if name.lower() in seen:
             what = "is the name of the parsed rows" if name.lower() == INPUT else "is there twice"
-            raise declared.wrong((*key, "name"), f"'{name}' {what}", hint="each needs a name of its own")
+            raise declared.wrong((*key, "name"), f"'{name}' {what}", hint=_OWN_NAME)
         seen.add(name.lower())
     sinks: set[str] = set()
     for index, sink in enumerate(declared.sinks):
         if sink.name in sinks:
-            raise declared.wrong(("sinks", index, "name"), f"'{sink.name}' is there twice")
+            raise declared.wrong(("sinks", index, "name"), f"'{sink.name}' is there twice", hint=_OWN_NAME)
         sinks.add(sink.name)
 
 
@@ -134,12 +146,12 @@ def _check_steps(declared: Declaration) -> None:
             if name in visible or "." in name:
                 continue
             if name == step.name:
-                raise declared.wrong(key, f"of '{step.name}' reads itself: steps can't be cyclic")
+                hint = "a step sees input, the tables, and the steps before it"
+                raise declared.wrong(key, f"of '{step.name}' reads itself: steps can't be cyclic", hint=hint)
             if name in steps:
                 hint = "a step sees the ones before it: change their order, or break the circle"
                 raise declared.wrong(key, f"of '{step.name}' reads '{name}', which comes later", hint=hint)
-            known = ", ".join(sorted(visible))
-            raise declared.wrong(key, f"reads '{name}', which is not there", hint=f"there are {known}")
+            raise declared.wrong(key, f"reads '{name}', which is not there", hint=_there_are(visible))
         visible.add(step.name)
 
 
@@ -147,7 +159,11 @@ def _tables_of(declared: Declaration, key: Key, query: str) -> list[str]:
     try:
         return sql.tables_of(query)
     except sql.Unparsed as error:
-        raise declared.wrong(key, str(error)) from None
+        raise declared.wrong(key, str(error), hint="one query, as Spark's SQL has it") from None
+
+
+def _there_are(names: Iterable[str]) -> str:
+    return f"there are {', '.join(sorted(names))}"
 
 
 def _check_functions(declared: Declaration) -> None:
@@ -155,9 +171,10 @@ def _check_functions(declared: Declaration) -> None:
     known = {INPUT, *(table.name for table in declared.tables), *(step.name for step in declared.steps)}
     for step in declared.functions:
         if step.name in known:
-            raise declared.wrong((), f"step '{step.name}' is there twice")
+            raise declared.wrong((), f"step '{step.name}' is there twice", hint=_OWN_NAME)
         if step.of not in known:
-            raise declared.wrong((), f"step '{step.name}' reads '{step.of}', which is not there")
+            what = f"step '{step.name}' reads '{step.of}', which is not there"
+            raise declared.wrong((), what, hint=_there_are(known))
         known.add(step.name)
 
 
@@ -165,17 +182,23 @@ def _check_expectations(declared: Declaration) -> None:
     keeping = _keeping_the_message(declared)
     for index, expectation in enumerate(declared.expectations):
         key: Key = ("expectations", index)
-        if expectation.step not in {INPUT, *declared.step_names}:
-            raise declared.wrong((*key, "step"), f"'{expectation.step}' is no step")
+        _check_step(declared, (*key, "step"), expectation.step)
         if expectation.step not in keeping:
             hint = f"it does not select {MESSAGE}: which message would be rejected?"
             raise declared.wrong((*key, "step"), f"'{expectation.step}' can't have expectations", hint=hint)
         try:
             columns = sql.columns_of(expectation.that)
         except sql.Unparsed as error:
-            raise declared.wrong((*key, "that"), str(error)) from None
+            raise declared.wrong((*key, "that"), str(error), hint=_CONDITION) from None
         if not columns:
-            raise declared.wrong((*key, "that"), "names no column, so it is the same for all rows")
+            what = "names no column, so it is the same for all rows"
+            raise declared.wrong((*key, "that"), what, hint=_CONDITION)
+
+
+def _check_step(declared: Declaration, key: Key, name: str) -> None:
+    names = {INPUT, *declared.step_names}
+    if name not in names:
+        raise declared.wrong(key, f"'{name}' is no step", hint=_there_are(names))
 
 
 def _keeping_the_message(declared: Declaration) -> set[str]:
@@ -194,26 +217,42 @@ def _check_rejects(declared: Declaration) -> None:
     if not rejects.exchange and not rejects.routing_key:
         hint = "rows that fail are published: say where, with routing_key = 'orders.rejected' or an exchange"
         raise declared.wrong(("rejects", "routing_key"), "is missing", hint=hint)
+    if _leads_back(declared):
+        hint = "what is rejected would be read and rejected again, for ever: give them a queue of their own"
+        raise declared.wrong(("rejects",), "lead back to the source", hint=hint)
+
+
+def _leads_back(declared: Declaration) -> bool:
+    """As far as names tell; what is bound where, the broker knows."""
+    rejects, source = declared.rejects, SourceOptions.parse(source_options(declared))
+    if rejects.exchange:
+        return rejects.exchange == source.topic
+    partition = rf"{re.escape(source.topic)}-\d+" if source.topic else None
+    return rejects.routing_key in (source.queue, source.stream) or (
+        partition is not None and re.fullmatch(partition, rejects.routing_key) is not None
+    )
 
 
 def _check_sink(declared: Declaration, sink: Sink, key: Key) -> None:
-    if sink.rows is not None and sink.rows not in {INPUT, *declared.step_names}:
-        raise declared.wrong((*key, "from"), f"'{sink.rows}' is no step")
+    if sink.rows is not None:
+        _check_step(declared, (*key, "from"), sink.rows)
     if sink.format in FILES and sink.path is None:
-        raise declared.wrong((*key, "path"), f"is missing: {sink.format} is written to a directory")
+        what = f"is missing: {sink.format} is written to a directory"
+        raise declared.wrong((*key, "path"), what, hint=f"path = 'lake/{sink.name}'")
     if sink.format == "leveret":
         _check_leveret(declared, sink, key)
     if sink.format == "jdbc":
         _check_jdbc(declared, sink, key)
     if sink.mode == "overwrite" and sink.format in FILES:
         hint = "append: a batch that runs again overwrites what it wrote, and nothing else"
-        raise declared.wrong((*key, "mode"), "'overwrite' would leave the last batch alone", hint=hint)
+        raise declared.wrong((*key, "mode"), _LAST_ALONE, hint=hint)
 
 
 def _check_jdbc(declared: Declaration, sink: Sink, key: Key) -> None:
     for name in ("url", "dbtable"):
         if name not in sink.options:
-            raise declared.wrong((*key, "options", name), "is missing")
+            hint = "url = 'jdbc:postgresql://db/shop', dbtable = 'orders'"
+            raise declared.wrong((*key, "options", name), "is missing", hint=hint)
     if not TABLE_NAME.fullmatch(str(sink.options["dbtable"])):
         hint = "orders, sales.orders, or with quotes as the database has them"
         raise declared.wrong((*key, "options", "dbtable"), "is not the name of a table", hint=hint)
@@ -222,7 +261,7 @@ def _check_jdbc(declared: Declaration, sink: Sink, key: Key) -> None:
         raise declared.wrong((*key, "partition_by"), "is for files", hint=hint)
     if sink.mode == "overwrite":
         hint = "append: a batch that runs again is in the table once"
-        raise declared.wrong((*key, "mode"), "'overwrite' would leave the last batch alone", hint=hint)
+        raise declared.wrong((*key, "mode"), _LAST_ALONE, hint=hint)
 
 
 def _check_leveret(declared: Declaration, sink: Sink, key: Key) -> None:
@@ -230,3 +269,7 @@ def _check_leveret(declared: Declaration, sink: Sink, key: Key) -> None:
         SinkOptions.parse(broker_options(declared) | as_options(sink.options))
     except BadOption as error:
         raise declared.wrong((*key, "options"), f"is wrong: {error.sentence}", hint=error.hint) from None
+    for name, given in (("mode", sink.mode == "overwrite"), ("partition_by", bool(sink.partition_by))):
+        if given:
+            hint = "leave it out: rows become messages, and nothing is replaced"
+            raise declared.wrong((*key, name), "is for tables", hint=hint)

@@ -25,9 +25,11 @@ from leveret.spark.errors import SparkSideError
 from leveret.spark.pipelines import running
 from leveret.spark.pipelines.checks import FILES, as_options
 from leveret.spark.pipelines.declaration import Declaration, Sink
+from leveret.spark.pipelines.failures import SPARK_FAILED, first_cause
+from leveret.spark.pipelines.owners import OWNER
 from leveret.spark.pipelines.sinks import BATCH
-from leveret.spark.pipelines.state import Status
-from leveret.spark.pipelines.tables import SPARK_FAILED, Batch, Table, first_cause, last_committed, rows_of
+from leveret.spark.pipelines.state import Status, query_id
+from leveret.spark.pipelines.tables import Batch, Table, last_committed, rows_of
 
 TARGET_BYTES: Final = 128 << 20
 _LOCK: Final = "_compacting-"
@@ -117,7 +119,7 @@ OnStep = Callable[[Step], None]
 def compact(
     declared: Declaration, *, sink: str | None = None, goal: Goal = _DEFAULT, on_step: OnStep | None = None
 ) -> list[Account]:
-    """All tables of a pipeline, or that of one sink, with a session of its own."""
+    """All tables of a pipeline, or that of one sink."""
     last = last_committed(declared.checkpoint)
     tables = [(each, Table.at(str(each.path))) for each in _chosen(declared, sink)]
     for each, table in tables:
@@ -126,21 +128,29 @@ def compact(
         raise NotCompacted(
             f"there is no committed batch at {declared.checkpoint}", hint="has the pipeline been run?"
         )
-    spark = running.session(declared)
-    try:
-        spark.sparkContext.setLogLevel("OFF")
+    query = query_id(declared)
+    for _, table in tables:
+        _check_owner(table, query)
+    with running.session(declared) as spark:
         return [
             Compaction(spark, table, each, goal=goal, on_step=on_step).run(last) for each, table in tables
         ]
-    finally:
-        spark.stop()
+
+
+def _check_owner(table: Table, query: str) -> None:
+    """Batches that another query has written are not those that this checkpoint says are committed."""
+    owner = table.place.read(OWNER)
+    if owner is not None and owner.decode() != query:
+        hint = "compact it with the file, and the checkpoint, of the pipeline that writes it"
+        raise NotCompacted(f"the table at {table.shown} belongs to another checkpoint", hint=hint)
 
 
 def _chosen(declared: Declaration, name: str | None) -> list[Sink]:
     if name is None:
         found = [sink for sink in declared.sinks if sink.format in FILES]
         if not found:
-            raise NotCompacted(f"{declared.file} has no sink that writes files")
+            hint = f"files are {', '.join(sorted(FILES))}"
+            raise NotCompacted(f"{declared.file} has no sink that writes files", hint=hint)
         return found
     named = {sink.name: sink for sink in declared.sinks}
     if name not in named:
@@ -155,10 +165,12 @@ def _chosen(declared: Declaration, name: str | None) -> list[Sink]:
 
 def _check(sink: Sink, table: Table) -> None:
     if table.kind in _NO_RENAMES:
-        raise NotCompacted(f"{table.shown} is in a store where directories can't be renamed")
+        hint = "it needs a local or shared disk, or HDFS; elsewhere larger batches make larger files"
+        raise NotCompacted(f"{table.shown} is in a store where directories can't be renamed", hint=hint)
     breaking = sorted(name for name in sink.options if name.lower() in _BREAKING_LINES)
     if sink.format in _LINES and breaking:
-        raise NotCompacted(f"sink '{sink.name}' has option {breaking[0]}: its rows are not lines of UTF-8")
+        what = f"sink '{sink.name}' has option {breaking[0]}: its rows are not lines of UTF-8"
+        raise NotCompacted(what, hint="name the other sinks with --sink, one by one")
     if not table.batches():
         raise NotCompacted(f"there is no whole batch at {table.shown}", hint="has the pipeline been run?")
 
@@ -220,7 +232,8 @@ class Compaction:
         after = Fingerprint.of(self._rows([new]))
         if after != before:
             found = f"{after.rows:,} rows of {before.rows:,}" if after.rows != before.rows else "other rows"
-            raise NotCompacted(f"the new files of {self._table.shown} have {found}: nothing was replaced")
+            what = f"the new files of {self._table.shown} have {found}: nothing was replaced"
+            raise NotCompacted(what, hint="did somebody else write to the table? try again")
         self._table.sync(new.base)
         self._tell("swapping", 0.95, before.rows)
         written = self._table.weight([new.folder])

@@ -91,7 +91,9 @@ class Database:
             said = self._said(error)
             if said is None:
                 raise
-            raise DatabaseFailed(f"sink '{self._sink}' can't write to its database: {said}") from None
+            hint = "check the database, and the options of the sink; the batch is written when it runs again"
+            what = f"sink '{self._sink}' can't write to its database: {said}"
+            raise DatabaseFailed(what, hint=hint) from None
 
     def _said(self, error: Py4JJavaError | CapturedException) -> str | None:
         cause = error.java_exception if isinstance(error, Py4JJavaError) else error._origin

@@ -55,6 +55,8 @@ OF_MESSAGE: Final = (
     "properties",
 )
 """What is in that column."""
+FILES: Final = frozenset(("parquet", "csv", "json", "orc", "text"))
+"""Formats that are written as a directory for each batch."""
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 """`${NAME}`, or `${NAME:-what it is if that is not set}`."""
 
@@ -149,7 +151,7 @@ class Rejects(Table, frozen=True, kw_only=True):
     exchange: str = ""
     routing_key: str = ""
     max_count: Count | None = None
-    """So many in a batch stop the pipeline before the batch is committed."""
+    """More than that in a batch stop the pipeline before the batch is committed."""
     max_share: Share | None = None
 
 

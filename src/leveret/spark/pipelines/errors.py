@@ -19,3 +19,7 @@ class BadPipeline(SparkSideError):
 
 class TooManyRejects(SparkSideError):
     """A threshold was passed: the batch is not committed, and nothing of it is settled."""
+
+
+class CheckpointInUse(SparkSideError):
+    """Another run of the pipeline is going on: nothing of it was touched."""

@@ -6,6 +6,7 @@ from leveret.spark.options import SourceOptions
 from leveret.spark.pipelines import sql
 from leveret.spark.pipelines.checks import source_options
 from leveret.spark.pipelines.declaration import INPUT, MESSAGE, Declaration
+from leveret.spark.pipelines.rejects import SHARE_FROM
 from leveret.spark.pipelines.sinks import promise
 
 
@@ -24,12 +25,23 @@ def explain(declared: Declaration) -> list[tuple[str, list[str]]]:
 
 def _source(declared: Declaration) -> list[str]:
     options = SourceOptions.parse(source_options(declared))
-    most = f"at most {options.max_messages:,} messages" if options.max_messages else "all that is ready"
-    return [
+    limits = [
+        f"{limit:,} {what}"
+        for limit, what in ((options.max_messages, "messages"), (options.max_bytes, "bytes"))
+        if limit is not None
+    ]
+    most = f"at most {' and '.join(limits)}" if limits else "all that is ready"
+    found = [
         f"{options.described} at {options.where}, as query '{declared.name}'",
         f"a batch takes {most}",
         "messages are settled when their batch is in Spark's commit log",
     ]
+    if options.queue is not None and options.spool_location is not None:
+        found.append(
+            "where the broker is not Leveret: exactly once for messages with a message_id of their own, "
+            "at least once for others"
+        )
+    return found
 
 
 def _parse(declared: Declaration) -> list[str]:
@@ -105,12 +117,16 @@ def _rejects(declared: Declaration) -> list[str]:
     rejects = declared.rejects
     where = f"exchange '{rejects.exchange}'" if rejects.exchange else "the default exchange"
     found = [f"to {where} with routing key '{rejects.routing_key}', with the reason in headers"]
+    found += ["each is published once on Leveret, and at least once on any other broker"]
     found += ["what does not parse, and what lacks a required column"]
     found += [f"at {each.step}: what is not {each.that}" for each in declared.expectations]
     if rejects.max_count is not None:
         found.append(f"more than {rejects.max_count:,} in a batch stop the pipeline")
     if rejects.max_share is not None:
-        found.append(f"a share of more than {rejects.max_share:.1%} of a run stops the pipeline")
+        found.append(
+            f"a share of more than {rejects.max_share:.1%} of a run stops the pipeline; what has less than "
+            f"{SHARE_FROM} messages counts as if it had as many"
+        )
     return found
 
 

@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from py4j.protocol import Py4JJavaError
-from pyspark.sql import DataFrame, Observation
+from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from leveret.spark.pipelines import counting
 from leveret.spark.pipelines.checks import TABLE_NAME
 from leveret.spark.pipelines.databases import Connection, Database, DatabaseFailed
 from leveret.spark.pipelines.declaration import Declaration, Sink
@@ -34,6 +35,7 @@ _MAKE_ACCOUNT: Final = """
         batch INTEGER NOT NULL, stage VARCHAR(250) NOT NULL, PRIMARY KEY (query, sink)
     )
 """
+_MINE: Final = "WHERE query = ? AND sink = ?"
 _NO_STAGE: Final = "-"
 _OURS: Final = ("dbtable", "numpartitions")
 """Options that Spark is not given: with the second one it looks at the rows twice, and counts wrong."""
@@ -51,12 +53,21 @@ _MAKE_STAGE_ELSEWHERE: Final = "CREATE TABLE {stage} AS SELECT {names} FROM {tab
 
 def write(rows: DataFrame, sink: Sink, declared: Declaration, batch: int) -> None:
     """The rows are in the table when this returns, once, however often it is called for the batch."""
-    turn = Turn(Database(rows.sparkSession, sink, declared), (query_id(declared), sink.name), batch)
+    turn = _turn(rows.sparkSession, sink, declared, batch)
     stage = turn.claimed(declared.name)
     if stage is None:
         return
     columns = turn.prepared(stage, rows)
     turn.finished(stage, columns, turn.staged(rows.toDF(*columns), stage))
+
+
+def has(spark: SparkSession, sink: Sink, declared: Declaration, batch: int) -> bool:
+    """Whether the rows of the batch are in the table."""
+    return _turn(spark, sink, declared, batch).is_done()
+
+
+def _turn(spark: SparkSession, sink: Sink, declared: Declaration, batch: int) -> Turn:
+    return Turn(Database(spark, sink, declared), (query_id(declared), sink.name), batch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,25 +87,29 @@ class Turn:
     def account(self) -> str:
         return self._beside(_ACCOUNT)
 
+    def is_done(self) -> bool:
+        with self.database.connected() as connection:
+            found = self._noted(connection) if connection.has(self.account) else None
+        return found is not None and found[0] >= self.batch
+
     def claimed(self, pipeline: str) -> str | None:
         """The name of the staging table to use; none if the rows of the batch are in the table already."""
         stage = self._beside(f"leveret_stage_{uuid.uuid4().hex[:12]}")
         with self.database.connected() as connection:
             self._make_account(connection)
-            mine = "WHERE query = ? AND sink = ?"
-            found = connection.first(f"SELECT batch, stage FROM {self.account} {mine}", *self.owner)
+            found = self._noted(connection)
             if found is None:
                 insert = f"INSERT INTO {self.account} (query, sink, pipeline, batch, stage)"
                 connection.run(f"{insert} VALUES (?, ?, ?, ?, ?)", *self.owner, pipeline, -1, stage)
                 return stage
-            last, before = int(found[0]), found[1]
+            last, before = found
             if last == self.batch:
                 return None
             if last > self.batch:
                 raise self._too_late(last)
             if before != _NO_STAGE:
                 connection.drop(before)
-            update = f"UPDATE {self.account} SET stage = ? {mine} AND batch = ? AND stage = ?"
+            update = f"UPDATE {self.account} SET stage = ? {_MINE} AND batch = ? AND stage = ?"
             if connection.run(update, stage, *self.owner, last, before) != 1:
                 raise self._taken_over()
         return stage
@@ -116,21 +131,24 @@ class Turn:
         if self.database.most_writers is not None:
             rows = rows.coalesce(self.database.most_writers)
         self._append(rows.observe(counted, F.count(F.lit(1)).alias("rows")), stage)
-        return int(counted.get["rows"])
+        found = counting.told(counted)
+        if found is None:
+            raise self._uncounted()
+        return int(found["rows"])
 
     def finished(self, stage: str, columns: list[str], expected: int) -> None:
         """The rows are in the table, and the number of the batch in the account: both or neither."""
         names = self._list(columns)
         with self.database.connected() as connection:
             with connection.transaction():
-                update = f"UPDATE {self.account} SET batch = ? WHERE query = ? AND sink = ? AND stage = ?"
+                update = f"UPDATE {self.account} SET batch = ? {_MINE} AND stage = ?"
                 if connection.run(update, self.batch, *self.owner, stage) != 1:
                     raise self._taken_over()
                 moved = connection.run(f"INSERT INTO {self.table} ({names}) SELECT {names} FROM {stage}")
                 if moved != expected:
                     raise self._written_twice(moved, expected)
             connection.drop(stage)
-            done = f"UPDATE {self.account} SET stage = ? WHERE query = ? AND sink = ? AND stage = ?"
+            done = f"UPDATE {self.account} SET stage = ? {_MINE} AND stage = ?"
             connection.run(done, _NO_STAGE, *self.owner, stage)
 
     def _append(self, rows: DataFrame, table: str) -> None:
@@ -147,6 +165,11 @@ class Turn:
         except Py4JJavaError:
             if not connection.has(self.account):  # another pipeline may have made it in between
                 raise
+
+    def _noted(self, connection: Connection) -> tuple[int, str] | None:
+        """The last batch, and the staging table of the run that came last."""
+        found = connection.first(f"SELECT batch, stage FROM {self.account} {_MINE}", *self.owner)
+        return None if found is None else (int(found[0]), found[1])
 
     def _beside(self, name: str) -> str:
         """In the schema of the table."""
@@ -174,6 +197,10 @@ class Turn:
     def _taken_over(self) -> DatabaseFailed:
         hint = "nothing was written by this one; let one run at a time use the checkpoint"
         return DatabaseFailed(f"another run has taken over batch {self.batch} of {self.table}", hint=hint)
+
+    def _uncounted(self) -> DatabaseFailed:
+        hint = "nothing of it is in the table; start the pipeline again"
+        return DatabaseFailed(f"Spark does not say how many rows are staged for {self.table}", hint=hint)
 
     def _written_twice(self, moved: int, expected: int) -> DatabaseFailed:
         hint = "a task was run twice; nothing was written, start the pipeline again"

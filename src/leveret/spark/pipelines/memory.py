@@ -5,9 +5,9 @@
     <checkpoint>/state/waiting/_batch=N/       rows that wait in windows, where there are [windows]
 
 A batch begins with the latest version before its own and leaves its own behind; a batch that runs again
-begins with the same, and overwrites. The note is written last: without it a version is not there. The rule:
-the version before a batch is kept until the next batch has written its own, since only then it is known that
-the batch will not run again.
+begins with the same, and overwrites. The note is written last, when the tables are safe on the disk: without
+it a version is not there. The rule: the version before a batch is kept until the next batch has written its
+own, since only then it is known that the batch will not run again.
 """
 
 from __future__ import annotations
@@ -62,16 +62,25 @@ class Memory:
         self._place = self._at("state")
 
     def waiting(self) -> int:
-        """How many rows wait in windows; raises if the file has no windows any more."""
+        """How many rows wait in windows; raises if the file has no windows, or another time for them."""
         versions = self._versions()
-        count = self._note(versions[-1]).waiting if versions else 0
-        if count and self._declared.windows is None:
+        note = self._note(versions[-1]) if versions else None
+        if note is None or not note.waiting:
+            return 0
+        wait = f"{note.waiting:,} rows of the checkpoint wait in windows"
+        if self._declared.windows is None:
             raise self._declared.wrong(
                 ("windows",),
-                f"is missing, and {count:,} rows of the checkpoint wait in windows",
+                f"is missing, and {wait}",
                 hint="declare it again: their messages are settled, and they are nowhere else",
             )
-        return count
+        if note.time != self._time:
+            raise self._declared.wrong(
+                ("watermark", "column"),
+                f"was '{note.time}', and {wait} by that",
+                hint="another time needs a new checkpoint, when no row waits any more",
+            )
+        return note.waiting
 
     def before(self, spark: SparkSession, batch: int) -> Known:
         versions = self._versions()
@@ -102,6 +111,7 @@ class Memory:
         there = {what: table for what, table in tables.items() if table is not None}
         for what, table in there.items():
             table.write.mode("overwrite").parquet(self._path(what, batch))
+            self._place.sync(f"{what}/_batch={batch}")
         waiting = 0 if known.waiting is None else known.waiting.count()
         schemas = {what: table.schema.json() for what, table in there.items()}
         note = Note(

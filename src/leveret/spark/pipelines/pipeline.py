@@ -78,7 +78,10 @@ class Pipeline:
         return explaining.explain(self.declared)
 
     def run(self, *, once: bool = False) -> int:
-        """Until it ends; `KeyboardInterrupt` stops it."""
+        """Until it ends; `KeyboardInterrupt` stops it.
+
+        In the session that is there, which goes on afterwards, or in one of its own.
+        """
         self.validate()
         return running.run(self.declared, once=once)
 

@@ -5,13 +5,13 @@ A rejected message keeps its body, id and headers; what was wrong is in headers 
     x-reject-reason, x-reject-step, x-reject-column, x-reject-pipeline, x-reject-batch,
     x-reject-queue, x-reject-partition, x-reject-offset
 
-The rule: rejects are confirmed before they are settled, and the batch is committed after both; they are
-published once per batch where the broker is Leveret.
+Which ones they are is written down before (`verdicts`). The rule: rejects are confirmed before they are
+settled, and the batch is committed after both; they are published once per batch where the broker is Leveret.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from pyspark.sql import DataFrame
@@ -25,11 +25,11 @@ from leveret.spark.calls import Calls
 from leveret.spark.endpoint import find
 from leveret.spark.options import SourceOptions
 from leveret.spark.pipelines import rows as parsing
-from leveret.spark.pipelines import verdicts
 from leveret.spark.pipelines.checks import MESSAGE, broker_options, source_options
 from leveret.spark.pipelines.declaration import Declaration
 from leveret.spark.pipelines.errors import TooManyRejects
-from leveret.spark.pipelines.sinks import identity
+from leveret.spark.pipelines.once import identity
+from leveret.spark.pipelines.verdicts import Verdict
 from leveret.spark.topics import subject
 
 _OF_ONE_PUBLISH: Final = (PRODUCER, SEQ, REPUBLISHED)
@@ -37,6 +37,8 @@ _OF_ONE_PUBLISH: Final = (PRODUCER, SEQ, REPUBLISHED)
 _KEPT: Final = ("message_id", "correlation_id", "content_type", "timestamp", "priority")
 _KEPT_PROPERTIES: Final = ("content_encoding", "reply_to", "type", "app_id")
 """Not the expiration: rejects stay until somebody takes them."""
+SHARE_FROM: Final = 100
+"""A share is that of so many messages at least: otherwise the first one of a run could not be bad."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +48,20 @@ class Counts:
     batches: int = 0
     messages: int = 0
     rejected: int = 0
+    acked: int = 0
+    """Or are about to be, when Spark has committed the batch."""
+    waited: int = 0
+    """Rows that were in windows when the run began: their messages came in another one."""
 
-    def with_batch(self, messages: int, rejected: int) -> Counts:
-        return Counts(self.batches + 1, self.messages + messages, self.rejected + rejected)
+    def with_batch(self, messages: int, rejected: int, *, of_others: int = 0) -> Counts:
+        """`of_others` are those of the rejected whose messages came in earlier batches, and are acked."""
+        return replace(
+            self,
+            batches=self.batches + 1,
+            messages=self.messages + messages,
+            rejected=self.rejected + rejected,
+            acked=self.acked + messages - (rejected - of_others),
+        )
 
 
 def check(declared: Declaration, counts: Counts, rejected: int) -> None:
@@ -60,64 +73,44 @@ def check(declared: Declaration, counts: Counts, rejected: int) -> None:
             f"{rejected} messages of a batch are rejected, and no more than {limits.max_count} may be",
             hint=hint,
         )
-    if limits.max_share is not None and counts.rejected > limits.max_share * counts.messages:
+    messages = counts.messages + counts.waited
+    if limits.max_share is not None and counts.rejected > limits.max_share * max(messages, SHARE_FROM):
         raise TooManyRejects(
-            f"{counts.rejected} of {counts.messages} messages of this run are rejected, more than a share of "
+            f"{counts.rejected} of {messages} messages of this run are rejected, more than a share of "
             f"{limits.max_share:g}",
             hint=hint,
         )
 
 
 def publish(bad: DataFrame, declared: Declaration, batch: int) -> None:
-    """Confirmed when this returns. Which ones they are is written down before."""
-    identity_of = [f"{MESSAGE}.{name}" for name in parsing.IDENTITY]
-    said = bad.select(*identity_of, f"{parsing.REJECT}.step", f"{parsing.REJECT}.column").collect()
-    here = {(row.queue, row.partition, row.offset): _why(row.step, row.column) for row in said}
-    known = verdicts.read(declared, batch)
-    verdict = known.with_more(here)
-    if verdict is not known:
-        verdicts.write(declared, verdict)
-    for number, found in enumerate(verdict.rounds):
-        chosen = bad if len(verdict.rounds) == 1 else _only(bad, found)
-        options = {
-            **broker_options(declared),
-            "exchange": declared.rejects.exchange,
-            "routingKey": declared.rejects.routing_key,
-            **identity(declared, f"rejects.{number}" if number else "rejects", batch),
-        }
-        messages(chosen, declared, batch).write.format("leveret").mode("append").options(**options).save()
+    """Confirmed when this returns."""
+    options = {
+        **broker_options(declared),
+        "exchange": declared.rejects.exchange,
+        "routingKey": declared.rejects.routing_key,
+        **identity(declared, "rejects", batch),
+    }
+    messages(bad, declared, batch).write.format("leveret").mode("append").options(**options).save()
 
 
-def settle(declared: Declaration, batch: int) -> None:
+def settle(declared: Declaration, verdict: Verdict) -> None:
     """What was published is settled as rejected: in the queue's lease, or in the group of a stream or topic.
 
-    Elsewhere than on Leveret it counts as done, with the others of its batch.
+    Elsewhere than on Leveret it counts as done, with the others of its batch. Some may have waited in
+    windows: their messages were settled long ago, and stay as they are.
     """
     options = SourceOptions.parse(source_options(declared))
     endpoint = find(options)
     if not endpoint.is_leveret or options.cursor is None:
         return
-    parts = [part for each in verdicts.read(declared, batch).rounds for part in each]
     with Calls(endpoint) as calls:
-        for part in parts:
+        for part in verdict.parts:
             ranges = pack_ranges(part.ranges)
             if options.queue is None:
                 whose = subject(options)
                 calls.ask(RejectRead(*whose, options.cursor, {part.queue: ranges}, part.why), Done)
             else:
                 calls.ask(Reject(options.vhost, part.queue, options.cursor, ranges, part.why), Done)
-
-
-def _why(step: str, column: str | None) -> str:
-    """What is written down of it where the message is settled: few words, the same for many."""
-    return step if column is None else f"{step}: {column}"
-
-
-def _only(bad: DataFrame, found: verdicts.Round) -> DataFrame:
-    """Those of one round: a message that is settled by now is not among them."""
-    chosen = verdicts.frame_of(bad.sparkSession, found)
-    same = [bad[MESSAGE][name] == chosen[name] for name in parsing.IDENTITY]
-    return bad.join(chosen, on=same, how="leftsemi")
 
 
 def messages(bad: DataFrame, declared: Declaration, batch: int) -> DataFrame:

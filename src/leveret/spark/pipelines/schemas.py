@@ -1,7 +1,7 @@
 """A schema that nobody has written down: inferred from what is in the source at the first run, then frozen.
 
-It is kept beside the checkpoint (`schema.json`), so that a later message with another shape is rejected, and
-does not change what the columns of a table are.
+It is kept beside the checkpoint by `state`, so that a later message with another shape is rejected, and does
+not change what the columns of a table are.
 """
 
 from __future__ import annotations
@@ -32,14 +32,12 @@ _OF_STREAMS: Final = (
 
 
 def frozen(spark: SparkSession, declared: Declaration) -> Declaration:
-    """With the schema of the first run, where the file has none."""
+    """With the schema of the first run, where the file has none; if this is the first, it is to be kept."""
     if declared.parse.schema is not None or declared.parse.format != "json":
         return declared
-    state = State(declared)
-    schema = state.schema()
+    schema = State(declared).schema()
     if schema is None:
         schema = _inferred(spark, declared)
-        state.keep_schema(schema)
         log.info("the schema is from now on: %s", schema, extra={"event": "schema_frozen"})
     return replace(declared, parse=msgspec.structs.replace(declared.parse, schema=schema))
 

@@ -1,7 +1,7 @@
 """Where the rows of a batch go, so that a batch that runs again leaves no duplicates.
 
     files      a directory `_batch=N` for each batch, overwritten when it runs again: exactly once
-    leveret    staged and committed once per batch: exactly once
+    leveret    staged and committed once per batch: exactly once, on Leveret
     jdbc       in one transaction with the number of the batch: exactly once, see `jdbc`
     others     whatever their `append` does: at least once
 
@@ -11,6 +11,7 @@ The rule: `promise` says of each sink what holds, and no more.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 from py4j.protocol import Py4JJavaError
@@ -19,18 +20,17 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from leveret.spark.errors import BadOption
-from leveret.spark.pipelines import jdbc
-from leveret.spark.pipelines.checks import FILES, MESSAGE, as_options, broker_options
+from leveret.spark.pipelines import jdbc, owners
+from leveret.spark.pipelines.checks import FILES, MESSAGE, as_options
 from leveret.spark.pipelines.databases import Database
 from leveret.spark.pipelines.declaration import Declaration, Sink
+from leveret.spark.pipelines.once import sink_options
 from leveret.spark.pipelines.rows import IDENTITY
 from leveret.spark.pipelines.state import query_id
 from leveret.spark.place import Place
 
 BATCH: Final = "_batch"
 """The column that says in which batch a row was written."""
-_OWNER: Final = "_query"
-"""The file of a table that says to which query of Spark it belongs."""
 
 
 def check(spark: SparkSession, declared: Declaration) -> None:
@@ -60,10 +60,11 @@ def write(rows: DataFrame, sink: Sink, declared: Declaration, batch: int) -> Non
     options = as_options(sink.options)
     rows = without_message(rows, keep=IDENTITY if sink.format in FILES else ())
     if sink.format in FILES:
-        _claim(sink, declared)
+        _claim(rows.sparkSession, sink, declared)
         writer = rows.write.format(sink.format).mode("overwrite").options(**options)
         writer = writer.option("partitionOverwriteMode", "static")  # all that the batch left before, goes
         writer.partitionBy(*sink.partition_by).save(f"{sink.path}/{BATCH}={batch}")
+        _sync(sink, batch)
         return
     if sink.format == "console":
         print(f"batch {batch}, {sink.name}")
@@ -73,26 +74,26 @@ def write(rows: DataFrame, sink: Sink, declared: Declaration, batch: int) -> Non
         jdbc.write(rows, sink, declared, batch)
         return
     if sink.format == "leveret":
-        options = {**broker_options(declared), **options, **identity(declared, sink.name, batch)}
+        options = sink_options(sink, declared, batch)
     writer = rows.write.format(sink.format).mode(sink.mode).options(**options)
     writer.partitionBy(*sink.partition_by).save(sink.path)
 
 
-def _claim(sink: Sink, declared: Declaration) -> None:
+def _claim(spark: SparkSession, sink: Sink, declared: Declaration) -> None:
     """A table belongs to one checkpoint: another counts its batches from 0 again, over the old ones."""
     assert sink.path is not None
-    try:
-        place = Place.at(sink.path, "", option="path", noun="the table")
-    except BadOption:
-        return  # where only Spark can look
     mine = query_id(declared)
-    owner = place.read(_OWNER)
-    if owner is None:
-        place.write_bytes(_OWNER, mine.encode())
-    elif owner.decode() != mine:
+    if owners.claimed(spark, sink.path, mine) != mine:
         key = ("sinks", declared.sinks.index(sink), "path")
         hint = "a new checkpoint needs a new path: its batches would overwrite the old ones"
         raise declared.wrong(key, "has a table that belongs to another checkpoint", hint=hint)
+
+
+def _sync(sink: Sink, batch: int) -> None:
+    """What is settled at the broker must not go with the machine's power."""
+    assert sink.path is not None
+    with suppress(BadOption):  # where only Spark can look, there is no local disk
+        Place.at(sink.path, "", option="path", noun="the table").sync(f"{BATCH}={batch}")
 
 
 def without_message(rows: DataFrame, *, keep: Sequence[str]) -> DataFrame:
@@ -103,20 +104,19 @@ def without_message(rows: DataFrame, *, keep: Sequence[str]) -> DataFrame:
     return rows.select(*(f"`{name}`" for name in rows.columns if name != MESSAGE), *kept)
 
 
-def identity(declared: Declaration, what: str, batch: int) -> dict[str, str]:
-    """Options that make a write to Leveret happen once: a new checkpoint counts its batches anew."""
-    query = ".".join(filter(None, (declared.name, what, query_id(declared))))
-    return {"queryName": query, "batchId": str(batch)}
-
-
 def promise(sink: Sink) -> str:
     """What `explain` says of it."""
     if sink.format in FILES:
         return f"exactly once: a batch that runs again overwrites its directory {BATCH}=N"
     if sink.format == "leveret":
-        return "exactly once: rows are staged, and shown once per batch"
+        return (
+            "exactly once on Leveret: rows are staged, and shown once per batch; at least once on any other "
+            "broker, with the same ids again"
+        )
     if sink.format == "jdbc":
         return "exactly once: rows and the batch's number are committed in one transaction"
     if sink.format == "console":
         return "for looking at: a batch that runs again is shown again"
+    if sink.mode == "overwrite":
+        return "the rows of the last batch: each one overwrites what those before it have left"
     return "at least once: a batch that runs again is appended again"

@@ -1,7 +1,7 @@
 """SQL, read without Spark: which tables a query names, which columns a schema has, whether it parses at all.
 
-Spark's own parser is Java's. This one (sqlglot, in Spark's dialect) is as strict almost everywhere; where it
-refuses what it does not know, whoever runs the pipeline asks Spark before believing it (`Unparsed`).
+Spark's own parser is Java's. This one (sqlglot, in Spark's dialect) is as strict almost everywhere. What it
+takes, Spark may still refuse when the pipeline runs; what it refuses is refused, though Spark may know it.
 """
 
 from __future__ import annotations
@@ -76,11 +76,7 @@ _OF_THE_CLOCK: Final = frozenset(("now", "today", "tomorrow", "yesterday", "loca
 
 
 class Unparsed(ValueError):
-    """`.line` is counted within the text."""
-
-    def __init__(self, problem: str, line: int = 1) -> None:
-        super().__init__(problem)
-        self.line = line
+    """Its text is the end of a sentence that begins with the key: "does not parse: ..."."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +156,7 @@ def _parsed(text: str) -> exp.Expr:
         near = f" near '{first['highlight']}'" if first.get("highlight") else ""
         description = re.sub(r"<Token [^>]*text: ([^,]*),[^>]*>", r"'\1'", first["description"])
         description = re.sub(r"<class '[\w.]+'>", "it", description)
-        raise Unparsed(f"does not parse: {description}{near}", first.get("line") or 1) from None
+        raise Unparsed(f"does not parse: {description}{near}") from None
     except TokenError as error:
         raise Unparsed(f"does not parse: {error}") from None
     if len(trees) != 1 or trees[0] is None:

@@ -3,11 +3,12 @@
     <checkpoint>/pipeline.json    the name and the source that it belongs to
     <checkpoint>/schema.json      the schema that was inferred, where the file has none
     <checkpoint>/status.json      for `leveret pipeline status`, from another terminal or another machine
-    <checkpoint>/rejected.json    what was rejected of the last batch that had rejects: see `verdicts`
+    <checkpoint>/rejected.json    which messages of a batch are rejected: see `verdicts`
     <checkpoint>/state/           what is remembered from batch to batch: see `memory`
     <checkpoint>/query/           Spark's own
 
-Each file is written as a whole, and is there or not.
+Each file is written as a whole, and is there or not. The rule: a checkpoint belongs to nobody, and no schema
+is kept, before Spark has planned a batch with it. So a first run that fails for a wrong name can be mended.
 """
 
 from __future__ import annotations
@@ -15,19 +16,23 @@ from __future__ import annotations
 import os
 import socket
 import time
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
 from leveret.spark.options import SourceOptions
 from leveret.spark.pipelines.checks import source_options
 from leveret.spark.pipelines.declaration import Declaration
+from leveret.spark.pipelines.errors import CheckpointInUse
 from leveret.spark.place import Place
 
 _OWNER = "pipeline.json"
 _STATUS = "status.json"
 _SCHEMA = "schema.json"
 _METADATA = "query/metadata"
+_PLANNED = "query/offsets"
+_FRESH_S: Final = 30.0
+"""A run says how it is going every second; on another host, one that has not for so long is gone."""
 
 
 class Owner(msgspec.Struct, frozen=True):
@@ -74,44 +79,74 @@ class Status(msgspec.Struct, frozen=True):
 
     def seen_from_here(self) -> Status:
         """A run that can't say any more that it has ended is gone."""
-        if (
-            self.state in ("starting", "running")
-            and self.host == socket.gethostname()
-            and not _alive(self.pid)
-        ):
+        if self._has_not_ended and self._is_here and not _alive(self.pid):
             return msgspec.structs.replace(self, state="gone")
         return self
 
+    @property
+    def may_be_at_work(self) -> bool:
+        """Somebody else's run: its process is there, or has been heard of lately."""
+        if not self._has_not_ended:
+            return False
+        if self._is_here:
+            return self.pid != os.getpid() and _alive(self.pid)
+        return abs(time.time() - self.updated_s) < _FRESH_S
+
+    @property
+    def _has_not_ended(self) -> bool:
+        return self.state in ("starting", "running")
+
+    @property
+    def _is_here(self) -> bool:
+        return self.host == socket.gethostname()
+
 
 class State:
-    """`State(declared).claim()`."""
+    """`State(declared).check()`, and `claim` when everything else was looked at."""
 
     def __init__(self, declared: Declaration) -> None:
         self._declared = declared
         self._place = checkpoint_of(declared)
 
-    def claim(self) -> None:
-        """The checkpoint is this pipeline's; raises if it is another's."""
-        options = SourceOptions.parse(source_options(self._declared))
-        mine = Owner(self._declared.name, options.described)
-        data = self._place.read(_OWNER)
-        if data is None:
-            self._place.write_bytes(_OWNER, msgspec.json.encode(mine))
-            return
-        found = msgspec.json.decode(data, type=Owner)
-        if found != mine:
+    def check(self) -> None:
+        """Raises where the checkpoint is another pipeline's, or in use; nothing is written."""
+        data = self._place.read(_OWNER) if self._has_begun() else None
+        found = self._mine() if data is None else msgspec.json.decode(data, type=Owner)
+        if found != self._mine():
             raise self._declared.wrong(
                 ("checkpoint",),
                 f"belongs to pipeline '{found.name}' over {found.source}",
                 hint="another pipeline, or another source, needs a checkpoint of its own",
             )
+        other = self.read()
+        if other is not None and other.may_be_at_work:
+            raise CheckpointInUse(
+                f"pipeline '{other.name}' is {other.state} already: process {other.pid} on {other.host} has "
+                f"the checkpoint {self._place}",
+                hint=f"stop it before; if it is not there any more, delete {self._place}/{_STATUS}",
+            )
+
+    def claim(self, schema: str | None) -> None:
+        """The checkpoint is this pipeline's, with the schema that was inferred for it, if one was.
+
+        Of two that began at the same time each has reported itself by now: the later one is found here.
+        """
+        self.check()
+        self._place.write_bytes(_OWNER, msgspec.json.encode(self._mine()))
+        if schema is not None:
+            self._place.write_bytes(_SCHEMA, msgspec.json.encode(schema))
 
     def schema(self) -> str | None:
-        data = self._place.read(_SCHEMA)
+        """What was inferred, and counts."""
+        data = self._place.read(_SCHEMA) if self._has_begun() else None
         return None if data is None else msgspec.json.decode(data, type=str)
 
-    def keep_schema(self, schema: str) -> None:
-        self._place.write_bytes(_SCHEMA, msgspec.json.encode(schema))
+    def _mine(self) -> Owner:
+        options = SourceOptions.parse(source_options(self._declared))
+        return Owner(self._declared.name, options.described)
+
+    def _has_begun(self) -> bool:
+        return any(name.isdigit() for name in self._place.names(_PLANNED))
 
     def report(self, status: Status) -> None:
         self._place.write_bytes(_STATUS, msgspec.json.encode(status))

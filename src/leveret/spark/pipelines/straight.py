@@ -5,27 +5,18 @@ much again as the writing itself. Where nothing depends on the counts before the
 row comes by once on its way into a single table of files, Spark counts them while it writes. What is rejected
 is then read once more, if there is any: so it must be the same each time that it is looked at.
 
-The rule: the counts are those of all messages of the batch, or there are none. Spark has none if it found
-out that a step leaves no row at all (`WHERE false`): it fails when it is asked. It tells them behind the
-write, among other news, which it may lose: hence the patience.
+The rule: the counts are those of all messages of the batch, or there are none (see `counting`).
 """
 
 from __future__ import annotations
 
-import threading
-from contextlib import suppress
-from typing import Final
-
-from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F  # noqa: N812
 
+from leveret.spark.pipelines import counting, sql
 from leveret.spark.pipelines import rows as parsing
-from leveret.spark.pipelines import sql
 from leveret.spark.pipelines.checks import FILES
 from leveret.spark.pipelines.declaration import INPUT, Declaration
-
-_PATIENCE_S: Final = 10.0
 
 
 def possible(declared: Declaration) -> bool:
@@ -56,7 +47,6 @@ class Counted:
 
     def __init__(self, rows: DataFrame) -> None:
         self._observation = Observation()
-        self._found: list[tuple[int, int]] = []
         self.rows = rows.observe(
             self._observation,
             F.count(F.lit(1)).alias("messages"),
@@ -65,12 +55,5 @@ class Counted:
 
     def result(self) -> tuple[int, int] | None:
         """Messages and rejected, after the rows were written; None if Spark has not counted them."""
-        asking = threading.Thread(target=self._ask, daemon=True)
-        asking.start()
-        asking.join(_PATIENCE_S)
-        return self._found[0] if self._found else None
-
-    def _ask(self) -> None:
-        with suppress(Py4JJavaError):
-            found = self._observation.get
-            self._found.append((found["messages"], found["rejected"]))
+        found = counting.told(self._observation)
+        return None if found is None else (found["messages"], found["rejected"])

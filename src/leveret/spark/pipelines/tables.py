@@ -21,20 +21,17 @@ from functools import reduce
 from typing import Final, Literal, TypeVar
 
 import msgspec
-from py4j.protocol import Py4JError
 from pyarrow import fs
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from leveret.spark.errors import SparkSideError
 from leveret.spark.pipelines.checks import as_options
+from leveret.spark.pipelines.failures import SPARK_FAILED
 from leveret.spark.pipelines.sinks import BATCH
 from leveret.spark.place import Place
 
 T = TypeVar("T")
-SPARK_FAILED: Final = (PySparkException, Py4JError)
-"""What a job of Spark raises; the second where it has no name for it."""
 _WHOLE: Final = "_SUCCESS"
 _SWAP: Final = "_swap.json"
 _COMPACTED: Final = "_compacted-"
@@ -191,17 +188,7 @@ class Table:
             self._files.move(f"{self._root}/{old}", f"{self._root}/{new}")
 
     def sync(self, folder: str) -> None:
-        """On a local disk, all of a folder; other file systems do that themselves when a file is closed."""
-        if not isinstance(self._files, fs.LocalFileSystem):
-            return
-        with self._failing("written"):
-            for directory, _, names in os.walk(f"{self._root}/{folder}", topdown=False):
-                for path in (*(f"{directory}/{name}" for name in names), directory):
-                    descriptor = os.open(path, os.O_RDONLY)
-                    try:
-                        os.fsync(descriptor)
-                    finally:
-                        os.close(descriptor)
+        self.place.sync(folder)
 
     def _keep(self, swap: Swap) -> None:
         self.place.write_bytes(_SWAP, msgspec.json.encode(swap))
@@ -223,7 +210,10 @@ class Table:
 
 
 def last_committed(checkpoint: str) -> int | None:
-    """The last batch in the commit log of a pipeline's query. It and those before it never run again."""
+    """The last batch in the commit log of a pipeline's query; it and those before it never run again.
+
+    Unless the machine lost its power just then, and the last line of that log: see `compaction`.
+    """
     names = Place.at(checkpoint, "query", option="checkpoint", noun="the checkpoint").names("commits")
     return max((int(name) for name in names if name.isdigit()), default=None)
 
@@ -274,7 +264,10 @@ def listed(table: Table, look: Callable[[Sequence[Batch]], T], *, last: int | No
             continue
         if _is_still_so(table, swap, batches):
             return found
-    raise SparkSideError(f"the table at {table.shown} does not stay the same while it is listed")
+    raise SparkSideError(
+        f"the table at {table.shown} does not stay the same while it is listed",
+        hint="do several compactions run, one after the other? read it again when they are done",
+    )
 
 
 def _is_still_so(table: Table, swap: Swap | None, batches: Sequence[Batch]) -> bool:
@@ -302,14 +295,3 @@ def rows_of(
             reader = reader.schema(schema)
         parts.append(reader.load([table.spark_path(each.folder) for each in batches if each.base == base]))
     return reduce(lambda some, more: some.unionByName(more, allowMissingColumns=True), parts)
-
-
-def first_cause(error: Exception) -> str:
-    """What Spark says, without the pages of Java around it; what we say ourselves, if it is ours."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    ours = [line for line in lines if line.startswith("leveret.")]
-    if ours:
-        return ours[-1].partition(": ")[2]
-    named = [line for line in lines if "Exception: " in line or line.startswith("[")]
-    found = named[0] if named else lines[0] if lines else type(error).__name__
-    return found.rpartition("Exception: ")[2]

@@ -32,6 +32,13 @@ def check(declared: Declaration) -> None:
         _check_windows(declared, declared.windows)
 
 
+def needing_arrivals(declared: Declaration) -> Key | None:
+    """What of it asks when a message came to the broker, if anything does."""
+    if declared.watermark is not None:
+        return None if declared.watermark.max_ahead is None else ("watermark", "max_ahead")
+    return None if declared.dedup is None else ("dedup",)
+
+
 def _check_duration(declared: Declaration, key: Key, value: str | None) -> None:
     try:
         if value is not None:

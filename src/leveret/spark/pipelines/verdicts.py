@@ -1,29 +1,39 @@
-"""Which messages of a batch are rejected, written down before they are published.
+"""Which messages of a batch are rejected: written down once, and from then on it is so.
 
-    <checkpoint>/rejected.json    {"query": "…", "batch": 7, "rounds": [[{"queue": "orders", …}]]}
+    <checkpoint>/rejected.json    {"query": "…", "batch": 7, "parts": [{"queue": "orders", …}], …}
 
 A batch that has died may be judged otherwise when it runs again: a table has changed meanwhile, or the clock,
-or the pipeline's file. What was rejected then stays so, since it may be published; what is rejected only now
-is a further round, published by itself. So a message is rejected once, or not at all. The rule: nothing is
-published among the rejects that is not written here.
+or the pipeline's file. So a verdict, also an empty one, is written before the first sink that can't take rows
+back; where all of them can, it is enough when they are done. It says `written` when sinks and memory have
+their part: then only the rejects are left to do, and the messages may be fewer, since some are settled. The
+rules: nothing is published among the rejects before that; and what a sink may have kept is judged as the
+verdict says, however it looks now.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Final
 
 import msgspec
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from leveret.spark.pipelines.declaration import INPUT, Declaration
-from leveret.spark.pipelines.rows import REJECT
+from leveret.spark.pipelines import rows as parsing
+from leveret.spark.pipelines.declaration import INPUT, MESSAGE, Declaration
 from leveret.spark.pipelines.state import checkpoint_of, query_id
 
 _FILE: Final = "rejected.json"
-_SCHEMA: Final = "queue STRING, partition INT, offset LONG"
-_REASON: Final = (INPUT, None, "was rejected when its batch ran before")
+_SCHEMA: Final = pa.schema(
+    {
+        "queue": pa.string(),
+        "partition": pa.int32(),
+        "offset": pa.int64(),
+        parsing.REJECT: pa.struct({"step": pa.string(), "column": pa.string(), "reason": pa.string()}),
+    }
+)
+_REASON: Final = "was rejected when its batch ran before"
 
 Identity = tuple[str, int, int]
 """Of a message: queue or stream, partition, offset."""
@@ -35,10 +45,15 @@ class Part(msgspec.Struct, frozen=True):
     queue: str
     partition: int
     ranges: list[tuple[int, int]]
-    why: str = ""
-    """The step, and the column where one is known."""
+    step: str
+    column: str | None = None
 
-    def offsets(self) -> list[Identity]:
+    @property
+    def why(self) -> str:
+        """What is written down of it where the message is settled: few words, the same for many."""
+        return self.step if self.column is None else f"{self.step}: {self.column}"
+
+    def messages(self) -> list[Identity]:
         return [
             (self.queue, self.partition, offset)
             for start, stop in self.ranges
@@ -46,64 +61,68 @@ class Part(msgspec.Struct, frozen=True):
         ]
 
 
-Round = list[Part]
-
-
 class Verdict(msgspec.Struct, frozen=True):
-    """On one batch: what was rejected when it ran first, then what only later."""
+    """On one batch."""
 
     query: str
     batch: int
-    rounds: list[Round] = []
+    parts: list[Part] = []
+    written: bool = False
+    """Whether all sinks have what is not rejected."""
 
     def rejected(self) -> list[Identity]:
-        return [each for found in self.rounds for each in messages_of(found)]
+        return [each for part in self.parts for each in part.messages()]
 
-    def with_more(self, rejected: Mapping[Identity, str]) -> Verdict:
-        """With those (and why) that are rejected for the first time as its last round, if there are any."""
-        known = set(self.rejected())
-        new = {each: why for each, why in rejected.items() if each not in known}
-        return Verdict(self.query, self.batch, [*self.rounds, _round(new)]) if new else self
+    def when_written(self) -> Verdict:
+        return msgspec.structs.replace(self, written=True)
+
+    def rows(self, spark: SparkSession) -> DataFrame:
+        """The messages, each with the step that it was rejected at; in what words is not known any more."""
+        return _rows(spark, self.parts)
+
+    def rows_before_time(self, spark: SparkSession, declared: Declaration) -> DataFrame:
+        """Those that were rejected before anybody asked for their time or their key."""
+        early = {"parse", INPUT}.difference(declared.step_names)
+        return _rows(spark, [part for part in self.parts if part.step in early])
 
 
-def read(declared: Declaration, batch: int) -> Verdict:
-    """What was written of this batch; where there is nothing, nothing was rejected."""
-    nothing = Verdict(query_id(declared), batch)
+def of(declared: Declaration, batch: int, bad: DataFrame | None) -> Verdict:
+    """These are rejected."""
+    if bad is None:
+        return Verdict(query_id(declared), batch)
+    identity = [f"{MESSAGE}.{name}" for name in parsing.IDENTITY]
+    said = bad.select(*identity, f"{parsing.REJECT}.step", f"{parsing.REJECT}.column").collect()
+    found = [((row.queue, row.partition, row.step, row.column), row.offset) for row in said]
+    found.sort(key=lambda each: (*each[0][:3], each[0][3] or "", each[1]))
+    parts = [
+        Part(queue, partition, _ranges(offset for _, offset in same), step, column)
+        for (queue, partition, step, column), same in groupby(found, key=lambda each: each[0])
+    ]
+    return Verdict(query_id(declared), batch, parts)
+
+
+def read(declared: Declaration, batch: int) -> Verdict | None:
+    """That on this batch, if there is one."""
     data = checkpoint_of(declared).read(_FILE)
-    found = nothing if data is None else msgspec.json.decode(data, type=Verdict)
-    return found if (found.query, found.batch) == (nothing.query, batch) else nothing
+    if data is None:
+        return None
+    found = msgspec.json.decode(data, type=Verdict)
+    return found if (found.query, found.batch) == (query_id(declared), batch) else None
 
 
 def write(declared: Declaration, verdict: Verdict) -> None:
     checkpoint_of(declared).write_bytes(_FILE, msgspec.json.encode(verdict))
 
 
-def rejected_before(spark: SparkSession, declared: Declaration, batch: int) -> DataFrame | None:
-    """What was rejected when this batch ran before, with a reason for what nothing is wrong with any more."""
-    before = read(declared, batch).rejected()
-    if not before:
-        return None
-    schema = f"{_SCHEMA}, {REJECT} STRUCT<step: STRING, column: STRING, reason: STRING>"
-    return spark.createDataFrame([(*each, _REASON) for each in before], schema)
-
-
-def frame_of(spark: SparkSession, found: Round) -> DataFrame:
-    return spark.createDataFrame(messages_of(found), _SCHEMA)
-
-
-def messages_of(found: Round) -> list[Identity]:
-    return [each for part in found for each in part.offsets()]
-
-
-def _round(messages: Mapping[Identity, str]) -> Round:
-    by_reason = sorted(
-        (queue, partition, why, offset) for (queue, partition, offset), why in messages.items()
-    )
-    parts = groupby(by_reason, key=lambda each: each[:3])
-    return [
-        Part(queue, partition, _ranges(offset for *_, offset in part), why)
-        for (queue, partition, why), part in parts
+def _rows(spark: SparkSession, parts: Sequence[Part]) -> DataFrame:
+    """Through Arrow: so no process of Python is needed to look at them."""
+    reasons = [{"step": part.step, "column": part.column, "reason": _REASON} for part in parts]
+    found = [
+        dict(zip(_SCHEMA.names, (*each, reason), strict=True))
+        for part, reason in zip(parts, reasons, strict=True)
+        for each in part.messages()
     ]
+    return spark.createDataFrame(pa.Table.from_pylist(found, _SCHEMA))
 
 
 def _ranges(offsets: Iterable[int]) -> list[tuple[int, int]]:

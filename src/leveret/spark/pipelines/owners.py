@@ -1,0 +1,62 @@
+"""Whose a table is: the file `_query` in it names the query of Spark that writes it.
+
+A new checkpoint is another query, and counts its batches from 0 again: it must not write over the old ones.
+Where pyarrow can't look, as with `s3a:`, Spark's own file systems do. The rule: a table is never taken to be
+free because nobody could look.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors.exceptions.captured import CapturedException
+from pyspark.sql import SparkSession
+
+from leveret.spark.errors import BadOption, SparkSideError
+from leveret.spark.pipelines.failures import first_cause
+from leveret.spark.place import Place
+
+OWNER: Final = "_query"
+
+
+def claimed(spark: SparkSession, path: str, query: str) -> str:
+    """The query that the table at this path belongs to: this one, if it was nobody's."""
+    try:
+        place = Place.at(path, "", option="path", noun="the table")
+    except BadOption:
+        return _claimed_by_spark(spark, path, query)
+    owner = place.read(OWNER)
+    if owner is None:
+        place.write_bytes(OWNER, query.encode())
+        return query
+    return owner.decode()
+
+
+def _claimed_by_spark(spark: SparkSession, path: str, query: str) -> str:
+    java: Any = spark._jvm
+    settings = spark._jsparkSession.sessionState().newHadoopConf()
+    try:
+        file = java.org.apache.hadoop.fs.Path(f"{path}/{OWNER}")
+        files = file.getFileSystem(settings)
+        owner = _read(files, file) if files.exists(file) else ""
+        if owner:
+            return owner
+        written = files.create(file, True)
+        try:
+            written.write(query.encode())
+        finally:
+            written.close()
+    except (Py4JJavaError, CapturedException) as error:
+        hint = "check the place, its permissions, and the library of its file system"
+        raise SparkSideError(f"the table at {path} can't be read: {first_cause(error)}", hint=hint) from error
+    return query
+
+
+def _read(files: Any, file: Any) -> str:
+    """Empty where somebody died while he wrote it."""
+    source = files.open(file)
+    try:
+        return bytes(source.readAllBytes()).decode()
+    finally:
+        source.close()

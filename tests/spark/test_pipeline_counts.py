@@ -1,0 +1,105 @@
+"""How messages of a pipeline are counted, and how many rejects are too many. No Java is needed."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from leveret.spark import place as places
+from leveret.spark.pipelines import counting, once, rejects
+from leveret.spark.pipelines.declaration import Declaration, parse
+from leveret.spark.pipelines.errors import TooManyRejects
+from leveret.spark.pipelines.rejects import Counts
+from leveret.spark.place import Place
+
+FILE = """
+name = "orders"
+checkpoint = "{checkpoint}"
+[source]
+queue = "orders"
+[rejects]
+routing_key = "orders.rejected"
+{limits}
+[[sinks]]
+name = "rejects"
+format = "leveret"
+options = {{ exchange = "", routingKey = "done" }}
+"""
+
+
+def declared(limits: str = "", checkpoint: object = "/lake/checkpoint") -> Declaration:
+    return parse(FILE.format(limits=limits, checkpoint=checkpoint), file="orders.toml")
+
+
+# rejects
+
+
+def test_the_first_message_of_a_run_may_be_bad():
+    limits = declared("max_share = 0.05")
+    rejects.check(limits, Counts().with_batch(1, 1), 1)
+    rejects.check(limits, Counts().with_batch(5, 5), 5)
+    with pytest.raises(TooManyRejects, match="6 of 6 messages of this run are rejected, more than a share"):
+        rejects.check(limits, Counts().with_batch(6, 6), 6)
+    rejects.check(limits, Counts().with_batch(200, 10), 10)
+    with pytest.raises(TooManyRejects, match="11 of 200 messages"):
+        rejects.check(limits, Counts().with_batch(200, 11), 11)
+
+
+def test_rows_that_waited_when_the_run_began_count_for_its_share():
+    limits = declared("max_share = 0.05")
+    rejects.check(limits, Counts(waited=300).with_batch(100, 20), 20)
+    with pytest.raises(TooManyRejects, match="21 of 400 messages"):
+        rejects.check(limits, Counts(waited=300).with_batch(100, 21), 21)
+
+
+def test_messages_are_acked_though_rows_are_rejected_that_waited():
+    counts = Counts().with_batch(10, 3).with_batch(2, 7, of_others=6)
+    assert (counts.batches, counts.messages, counts.rejected, counts.acked) == (2, 12, 10, 8)
+
+
+def test_a_sink_and_the_rejects_are_two_things_to_the_broker_whatever_the_sink_is_called(tmp_path: Path):
+    pipeline = declared(checkpoint=tmp_path)
+    (sink,) = pipeline.sinks
+    rows = once.sink_options(sink, pipeline, 7)
+    assert (rows["queryName"], rows["batchId"]) == ("orders.sink.rejects", "7")
+    assert once.identity(pipeline, "rejects", 7)["queryName"] == "orders.rejects"
+
+
+# counts of Spark
+
+
+class Silent:
+    """An observation that nobody tells of, until the test is over."""
+
+    def __init__(self) -> None:
+        self.over = threading.Event()
+
+    @property
+    def get(self) -> dict[str, int]:
+        self.over.wait(30)
+        return {}
+
+
+def test_counts_that_do_not_come_are_not_waited_for_for_ever():
+    silent = Silent()
+    assert counting.told(silent, patience_s=0.01) is None  # type: ignore[arg-type]
+    silent.over.set()
+    assert counting.told(silent) == {}  # type: ignore[arg-type]
+
+
+# files on a disk
+
+
+def test_all_of_a_folder_is_synced_and_the_folders_it_is_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    parts = tmp_path / "table/_batch=3/day=1"
+    parts.mkdir(parents=True)
+    (parts / "part-0").write_bytes(b"x")
+    (parts.parent / "_SUCCESS").write_bytes(b"")
+    synced: list[str] = []
+    monkeypatch.setattr(places, "_sync", synced.append)
+    Place.at(str(tmp_path / "table"), "", noun="the table").sync("_batch=3")
+    names = [str(Path(path).relative_to(tmp_path)) for path in synced]
+    batch = "table/_batch=3"
+    assert names[-2:] == [batch, "table"]
+    assert sorted(names[:-2]) == [f"{batch}/_SUCCESS", f"{batch}/day=1", f"{batch}/day=1/part-0"]
+    assert names.index(f"{batch}/day=1/part-0") < names.index(f"{batch}/day=1")
