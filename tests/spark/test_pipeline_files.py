@@ -479,6 +479,10 @@ def test_a_checkpoint_whose_pipeline_runs_is_refused_until_its_process_is_gone(t
     assert "pipeline 'orders' is running already" in result.output
     assert [path.name for path in (tmp_path / "checkpoint").iterdir()] == ["status.json"]
     assert state.read().pid == somebody.pid
+    long_ago = state.read().updated_s - 60
+    state.report(msgspec.structs.replace(state.read(), updated_s=long_ago))  # another has its number by now
+    state.check()
+    state.report(Status.first("orders").now(state="running", pid=somebody.pid))
     somebody.communicate()
     state.check()
 

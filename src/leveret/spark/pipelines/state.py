@@ -32,7 +32,7 @@ _SCHEMA = "schema.json"
 _METADATA = "query/metadata"
 _PLANNED = "query/offsets"
 _FRESH_S: Final = 30.0
-"""A run says how it is going every second; on another host, one that has not for so long is gone."""
+"""A run says how it is going every second; one that has not for so long is gone."""
 
 
 class Owner(msgspec.Struct, frozen=True):
@@ -85,12 +85,13 @@ class Status(msgspec.Struct, frozen=True):
 
     @property
     def may_be_at_work(self) -> bool:
-        """Somebody else's run: its process is there, or has been heard of lately."""
-        if not self._has_not_ended:
+        """Somebody else's run that was heard of lately; on this host, whose process is there.
+
+        A number of a process alone says nothing: after the machine has been started again it is another's.
+        """
+        if not self._has_not_ended or abs(time.time() - self.updated_s) > _FRESH_S:
             return False
-        if self._is_here:
-            return self.pid != os.getpid() and _alive(self.pid)
-        return abs(time.time() - self.updated_s) < _FRESH_S
+        return not self._is_here or (self.pid != os.getpid() and _alive(self.pid))
 
     @property
     def _has_not_ended(self) -> bool:
