@@ -2,6 +2,7 @@
 
 from tests.semantics.conftest import (  # noqa: F401
     broker,
+    channel,
     clock,
     connect,
     open_channel,

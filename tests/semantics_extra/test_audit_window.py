@@ -9,15 +9,14 @@ from typing import Any
 import pytest
 from pamqp import commands
 
-from leveret.broker.auditing import LATE
 from leveret.broker.definitions import Change, QueueRow
-from leveret.storage.cursor import Cursor
-from leveret.storage.journal import Entry, Kind
+from leveret.storage.journal import Kind
 from leveret.storage.store import Options
 from leveret.testing.broker import Broker
 from leveret.testing.clock import VirtualClock
 from tests.audit.reckoning import Reckoned, copy_disk, reckon_directory
 from tests.semantics.client import Channel, Client
+from tests.semantics_extra.journals import cursor_of, entries, entries_now
 
 WINDOW_MS = 60_000
 AUDITED = {"x-audit-window": WINDOW_MS}
@@ -64,18 +63,6 @@ def audited(broker: Broker, tmp_path: Path) -> Callable[[], Reckoned]:
 def checkpoint(broker: Broker, times: int = 1) -> None:
     for _ in range(times):
         broker.call(broker.server.broker.store.checkpoint)
-
-
-def cursor_of(broker: Broker, name: str = "q") -> Cursor:
-    return broker.server.broker.vhosts["/"].queue(name).cursor
-
-
-def entries(broker: Broker, kind: Kind) -> list[Entry]:
-    def read() -> list[Entry]:
-        cursor = cursor_of(broker)
-        return cursor.entries(cursor.journal.first, cursor.journal.next)
-
-    return [entry for entry in broker.call(read) if entry.kind is kind]
 
 
 def consume_all(channel: Channel, count: int) -> None:
@@ -152,7 +139,7 @@ def test_what_was_confirmed_is_written_down_with_time_and_exchange(
     assert found == [([(0, 2)], 0, b""), ([(2, 3)], 5_000_000, b"orders")]
 
 
-def test_of_transient_messages_nothing_is_promised_and_nothing_written(
+def test_of_transient_messages_nothing_is_promised_and_that_is_written_down(
     declared: Callable[..., Channel], broker: Broker, audited: Callable[[], Reckoned]
 ) -> None:
     channel = declared()
@@ -161,7 +148,12 @@ def test_of_transient_messages_nothing_is_promised_and_nothing_written(
             channel.publish("q", "m", delivery_mode=mode)
     channel.confirmed(4)
     channel.publish_confirmed("q", "last")
-    assert [each.ranges for each in entries(broker, Kind.SYNCED)] == [[(0, 1)], [(3, 4)], [(4, 5)]]
+    assert [(each.ranges, each.outcome) for each in entries(broker, Kind.SYNCED)] == [
+        ([(0, 1)], 0),
+        ([(1, 3)], 1),
+        ([(3, 4)], 0),
+        ([(4, 5)], 0),
+    ]
     rows = audited().of("q")
     assert [row["confirmed"] is not None for row in rows.values()] == [True, False, False, True, True]
     assert [row["persistent"] for row in rows.values()] == [True, False, False, True, True]
@@ -210,15 +202,9 @@ def test_a_delivery_that_misses_its_deadline_is_counted_as_late(
     channel.next(commands.Basic.Deliver)
     clock.advance(5)
     broker.wait_until(lambda: len(entries_now(broker, Kind.RETURNED)) > 0, "it came back")
-    assert entries(broker, Kind.RETURNED)[0].why == LATE
+    assert entries(broker, Kind.RETURNED)[0].why == b"no answer in time"
     row = audited().of("q")[0]
     assert (row["late"], row["returns"]) == (1, 1)
-
-
-def entries_now(broker: Broker, kind: Kind) -> list[Entry]:
-    """On the broker's thread."""
-    cursor = cursor_of(broker)
-    return [each for each in cursor.entries(0, cursor.journal.next) if each.kind is kind]
 
 
 # the window

@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from leveret.storage.journal import Entry, Kind, Outcome
+from leveret.storage.journal import Kind, Outcome
 from leveret.testing.broker import Broker
 from leveret.testing.clock import VirtualClock
 from tests.semantics.client import Channel, ClosedByBroker
+from tests.semantics_extra.journals import entries
 
 WINDOW = {"x-audit-window": 3_600_000}
 
@@ -18,23 +19,13 @@ def declare(channel: Channel, **more: object) -> None:
     channel.declare("q", arguments={**WINDOW, **{f"x-{name.replace('_', '-')}": more[name] for name in more}})
 
 
-def told(broker: Broker, *kinds: Kind) -> list[Entry]:
-    """What the journal says, of these kinds."""
-
-    def read() -> list[Entry]:
-        cursor = broker.server.broker.vhosts["/"].queues["q"].cursor
-        return cursor.entries(cursor.journal.first, cursor.journal.next)
-
-    return [entry for entry in broker.call(read) if entry.kind in kinds]
-
-
 def missed(broker: Broker) -> list[tuple[list[tuple[int, int]], str]]:
-    return [(list(entry.ranges), entry.who.decode()[-1:]) for entry in told(broker, Kind.MISSED)]
+    return [(list(entry.ranges), entry.who.decode()[-1:]) for entry in entries(broker, Kind.MISSED)]
 
 
 def settled(broker: Broker) -> list[tuple[Outcome, str, str]]:
-    entries = told(broker, Kind.SETTLED)
-    return [(Outcome(each.outcome), each.who.decode()[-3:], each.why.decode()) for each in entries]
+    found = entries(broker, Kind.SETTLED)
+    return [(Outcome(each.outcome), each.who.decode()[-3:], each.why.decode()) for each in found]
 
 
 @pytest.mark.parametrize("action", ["cancel", "retry", "dead-letter"])
@@ -108,7 +99,7 @@ def test_what_is_found_expired_when_it_is_taken_was_sent_to_nobody(
     clock.advance(1)
     channel.consume("q")
     assert [got.text for got in channel.quiet()] == ["long"]
-    (withheld,) = told(broker, Kind.WITHHELD)
+    (withheld,) = entries(broker, Kind.WITHHELD)
     assert list(withheld.ranges) == [(1, 2)]
 
 
@@ -121,7 +112,7 @@ def test_without_a_window_nothing_of_that_is_written(
     channel.delivery()
     clock.advance(1)
     channel.quiet()
-    assert told(broker, Kind.MISSED, Kind.WITHHELD, Kind.SYNCED) == []
+    assert entries(broker, Kind.MISSED, Kind.WITHHELD, Kind.SYNCED) == []
 
 
 def test_what_is_transient_is_not_taken_for_safe_after_a_restart(
@@ -136,7 +127,7 @@ def test_what_is_transient_is_not_taken_for_safe_after_a_restart(
     member.ack(member.deliveries(11)[-1].tag, multiple=True)
     member.quiet()
     broker.restart()
-    safe = [list(each.ranges) for each in told(broker, Kind.SYNCED) if not each.outcome]
+    safe = [list(each.ranges) for each in entries(broker, Kind.SYNCED) if not each.outcome]
     assert safe == [[(0, 1)]]
 
 
