@@ -236,7 +236,7 @@ class Play:
 
         await self._processes.until(is_through, "the group finishes", limit_s=_WORK_S)
         self._members.look()
-        hangs = ", ".join(self._hanging())
+        hangs = " or ".join(self._hanging())
         scene.end(f"{self._members.told(Deed.DONE)}; {hangs or 'nobody'} hangs on one message")
 
     async def _pipe(self) -> None:

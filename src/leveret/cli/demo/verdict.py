@@ -287,7 +287,8 @@ def _all_exact(tallies: Mapping[str, Tally]) -> bool:
 
 
 def _is_held_by(holders: Sequence[str], hangs: Sequence[str]) -> bool:
-    return len(holders) == len(hangs) == 1 and _name(holders[0]) == hangs[0]
+    """Another may hang on it too, since before the broker was killed: that one holds nothing any more."""
+    return len(holders) == 1 and _name(holders[0]) in hangs
 
 
 def _name(holder: str) -> str:
@@ -297,8 +298,8 @@ def _name(holder: str) -> str:
 
 
 def _own_word(grouped: Grouped) -> str:
-    said = " and ".join(grouped.hangs)
-    return f"; {said or 'no member'} says that it hangs"
+    said = " and ".join(grouped.hangs) or "no member"
+    return f"; {said} {'say that they hang' if len(grouped.hangs) > 1 else 'says that it hangs'}"
 
 
 def _accounts(findings: Findings, queues: Set[tuple[str, str]]) -> list[QueueAccount]:
