@@ -26,7 +26,6 @@ _NEVER_SAFE: Final = (Outcome.RESTART, Outcome.SKIPPED)
 """Outcomes of what was not on disk, or never was."""
 
 _exchange_of = itemgetter(0)
-_kind_of = attrgetter("exchange", "transient")
 _flags_of = itemgetter(4)
 
 
@@ -58,7 +57,8 @@ class Trail:
         if self._waiting:
             last = self._waiting[-1]
             near = new.time_us - last.time_us < _TOGETHER_US and new.ticket == last.ticket
-            if near and new.start == last.stop and _kind_of(new) == _kind_of(last):
+            same = new.exchange == last.exchange and new.transient == last.transient
+            if near and same and new.start == last.stop:
                 self._waiting[-1] = last._replace(stop=new.stop)
                 return
         self._waiting.append(new)
