@@ -13,7 +13,6 @@ import pytest
 
 from leveret.testing.broker import Broker
 from tests.spark.cluster import Standalone, executor_environment, package_archive, submit
-from tests.spark.settings import only_in_soak
 from tests.spark.tasks import declare
 
 pytestmark = [pytest.mark.needs_java, pytest.mark.timeout(600)]
@@ -36,7 +35,6 @@ def check(answer: dict[str, Any], job: dict[str, Any], broker: Broker) -> None:
         assert driver[name] not in {each[name] for each in executors}
 
 
-@only_in_soak
 def test_on_two_executors_beside_the_driver_where_leveret_is_installed(
     leveret: Broker, fresh: Callable[[str], str], tmp_path: Path
 ):

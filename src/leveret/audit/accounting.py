@@ -260,9 +260,9 @@ def account(rows: pa.Table, log: AuditedLog) -> pa.Table:
 def _never_published(own: Sequence[Rows], names: pa.Array) -> Column:
     """What a batch has written that was aborted: nobody could see it, and nobody was promised anything."""
     found = np.zeros(CHUNK, bool)
-    stage = pc.equal(names, words.STAGE.strip()).to_numpy(zero_copy_only=False)
+    aborted = pc.equal(names, words.ABORTED).to_numpy(zero_copy_only=False)
     for rows in own:
-        dropped = (rows.event == Kind.SETTLED) & (rows.code == Outcome.DROPPED) & stage[rows.who]
+        dropped = (rows.event == Kind.SETTLED) & (rows.code == Outcome.DROPPED) & aborted[rows.who]
         for start, stop in rows.where(dropped).spans():
             found[start:stop] = True
     return found

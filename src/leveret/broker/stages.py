@@ -309,7 +309,7 @@ class Stages:
         parts = [part for name in names for part in self._stages[name]]
         places = self._places(parts)
         for queue, ranges in places.items():
-            transaction.settle(queue.cursor, ranges, Outcome.DROPPED, who=words.STAGE.strip().encode())
+            transaction.settle(queue.cursor, ranges, Outcome.DROPPED, who=words.ABORTED.encode())
             for partition in queue.partitions if isinstance(queue, Stream) else ():
                 ready = [r for start, stop in ranges for r in partition.progress.ready_within(start, stop)]
                 if ready:  # not what retention has taken, or somebody has skipped
