@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from leveret.storage.cursor import Cursor
 from leveret.storage.journal import Entry, Kind, Outcome
 from leveret.storage.offsets import OffsetSet, Range
-from leveret.storage.records import PERSISTENT, Message, Record
+from leveret.storage.records import PERSISTENT, PERSISTENT_FLAGS, Message, Record, flags_of
 
 _TOGETHER_US: Final = 1000
 """What comes in so soon after something else is noted with it, at the time of the first."""
@@ -25,8 +25,7 @@ _LOOK_BACK: Final = 4096
 _NEVER_SAFE: Final = (Outcome.RESTART, Outcome.SKIPPED)
 """Outcomes of what was not on disk, or never was."""
 
-_exchange_of = itemgetter(0)
-_flags_of = itemgetter(4)
+_exchange_of = itemgetter(Message._fields.index("exchange"))
 
 
 class _Arrived(NamedTuple):
@@ -150,8 +149,10 @@ def _was_never_safe(entry: Entry) -> bool:
 
 def _runs(messages: Sequence[Message]) -> Iterator[tuple[int, int, bytes, bool]]:
     """Messages by exchange and whether they are transient: positions from and to. As a rule it is one run."""
-    if len(set(map(_exchange_of, messages))) == 1 and all(map(PERSISTENT.__and__, map(_flags_of, messages))):
-        yield 0, len(messages), messages[0].exchange, False
+    exchanges = list(map(_exchange_of, messages))
+    same = exchanges.count(exchanges[0]) == len(exchanges)
+    if same and not flags_of(messages).translate(None, PERSISTENT_FLAGS):
+        yield 0, len(messages), exchanges[0], False
         return
     position = 0
     for (exchange, kept), group in groupby(messages, key=lambda m: (m.exchange, m.flags & PERSISTENT)):

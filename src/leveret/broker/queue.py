@@ -20,14 +20,14 @@ from leveret.broker.consumer import Consumer, Consumers
 from leveret.broker.deaths import Reason
 from leveret.broker.dedup import Dedup
 from leveret.broker.feed import Feed
-from leveret.broker.flags import EXPIRES
+from leveret.broker.flags import UNLIMITED
 from leveret.broker.leases import Leases
 from leveret.broker.ranges import ranges_of
 from leveret.storage.cursor import Cursor
 from leveret.storage.journal import Outcome
 from leveret.storage.log import Log
 from leveret.storage.offsets import Range
-from leveret.storage.records import PERSISTENT, Message, Record
+from leveret.storage.records import PERSISTENT, Message, Record, flags_of
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
@@ -146,7 +146,7 @@ class Queue(Feed):
         """Messages have been appended, here or in a transaction."""
         self.note_arrival(messages)
         if not self.may_expire:
-            self.may_expire = any(message.flags & EXPIRES for message in messages)
+            self.may_expire = bool(flags_of(messages).translate(None, UNLIMITED))
         if self.arguments.max_length_bytes is not None:
             self.waiting_bytes += sum(len(message.body) for message in messages)
         self.wake()

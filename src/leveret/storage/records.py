@@ -20,6 +20,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, chain, repeat
+from operator import itemgetter
 from struct import Struct
 from typing import NamedTuple
 
@@ -55,6 +56,14 @@ class Message(NamedTuple):
     body: bytes
     flags: int = 0
     priority: int = 0
+
+
+_flags_of = itemgetter(Message._fields.index("flags"))
+
+
+def flags_of(messages: Iterable[Message]) -> bytes:
+    """The flags of all of them; `flags.translate(None, SOME)` is those that are not among some."""
+    return bytes(map(_flags_of, messages))
 
 
 class Record(NamedTuple):
