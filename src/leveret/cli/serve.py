@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from leveret.cli.cpus import keep_to, parse_cpus
+from leveret.cli.scheduling import go_first, keep_to, parse_cpus
 from leveret.storage.errors import StorageError
 
 _HTTP_PORT = 15672
@@ -47,6 +47,16 @@ def serve(
             show_default=False,
         ),
     ] = None,
+    nice: Annotated[
+        int | None,
+        typer.Option(
+            min=-20,
+            max=19,
+            help="How soon the broker gets a processor that others want too: -20 is first, 19 last. -20, "
+            "where the system allows that, unless it was started with another than 0.",
+            show_default=False,
+        ),
+    ] = None,
     data_dir: Annotated[Path, typer.Option(help="Where messages and definitions are kept.")] = Path(
         "leveret-data"
     ),
@@ -63,6 +73,7 @@ def serve(
     if (flight_tls_cert is None) != (flight_tls_key is None):
         raise typer.BadParameter("a certificate needs its key, and the other way round: --flight-tls-key")
     others = keep_to(parse_cpus(cpus)) if cpus is not None else frozenset()
+    go_first(nice)
     flight = FlightSettings(
         str(data_dir),
         host,

@@ -52,8 +52,8 @@ _STAGE_ROWS: Final = 2000
 _STAGE_BYTES: Final = 4 << 20
 _TIMEOUT_S: Final = 120.0
 _AUTH: Final = "auth"
-_NICE: Final = 5
-"""Behind the broker in the line for a processor."""
+_NICER: Final = 5
+"""So far behind the broker in the line for a processor, and behind all who did not ask for another place."""
 
 
 class BrokerLine:
@@ -318,7 +318,7 @@ def _is_loopback(peer: str) -> bool:
 def main() -> None:
     settings = json.loads(sys.argv[1])
     line = socket.socket(fileno=settings["fd"])
-    os.nice(_NICE)
+    os.setpriority(os.PRIO_PROCESS, 0, max(0, os.getpriority(os.PRIO_PROCESS, 0)) + _NICER)
     if settings["cpus"]:
         os.sched_setaffinity(0, settings["cpus"])
     broker = BrokerLine(line)

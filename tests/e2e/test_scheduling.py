@@ -1,0 +1,91 @@
+"""A broker that keeps to its processors and is the first to get one, and a Flight process behind it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+from leveret.cli.scheduling import go_first, parse_cpus
+from tests.e2e.serving import Serving
+
+
+@pytest.fixture
+def may_go_first() -> bool:
+    ask = "import os; os.setpriority(os.PRIO_PROCESS, 0, -20)"
+    return subprocess.run([sys.executable, "-c", ask], capture_output=True).returncode == 0
+
+
+def flight_process_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+
+
+def threads_of(pid: int) -> list[int]:
+    return [int(each.name) for each in Path(f"/proc/{pid}/task").iterdir()]
+
+
+def niceness(thread: int) -> int:
+    return os.getpriority(os.PRIO_PROCESS, thread)
+
+
+def test_the_flight_process_runs_where_the_broker_does_not(tmp_path: Path) -> None:
+    first, *others = sorted(os.sched_getaffinity(0))
+    with Serving(tmp_path / "data", "--flight-port", "0", "--cpus", str(first)) as server:
+        assert server.is_ready, server.errors
+        pid = server.process.pid
+        flight = flight_process_of(pid)
+        assert os.sched_getaffinity(pid) == {first}
+        assert os.sched_getaffinity(flight) == (set(others) or {first})
+        server.terminate()
+
+
+def test_the_broker_is_first_in_the_line_where_that_is_allowed(tmp_path: Path, may_go_first: bool) -> None:
+    with Serving(tmp_path / "data", "--flight-port", "0") as server:
+        assert server.is_ready, server.errors
+        pid = server.process.pid
+        assert {niceness(thread) for thread in threads_of(pid)} == {-20 if may_go_first else 0}
+        assert niceness(flight_process_of(pid)) == 5
+        server.terminate()
+
+
+def test_it_stands_where_it_is_told_to(tmp_path: Path) -> None:
+    with Serving(tmp_path / "data", "--flight-port", "0", "--nice", "3") as server:
+        assert server.is_ready, server.errors
+        pid = server.process.pid
+        assert {niceness(thread) for thread in threads_of(pid)} == {3}
+        assert niceness(flight_process_of(pid)) == 8
+        server.terminate()
+
+
+def test_it_stays_where_whoever_started_it_has_put_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(os, "getpriority", lambda which, who: 7)
+    monkeypatch.setattr(os, "setpriority", lambda which, who, nice: asked.append(nice))
+    go_first(None)
+    assert not asked
+
+
+def test_who_may_not_go_first_is_told_only_if_it_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "getpriority", lambda which, who: 0)
+    monkeypatch.setattr(os, "setpriority", refuse)
+    go_first(None)
+    with pytest.raises(typer.BadParameter, match="the system does not allow -5"):
+        go_first(-5)
+
+
+def test_processors_that_are_not_there_are_refused(tmp_path: Path) -> None:
+    with Serving(tmp_path / "data", "--cpus", "4095") as server:
+        assert not server.is_ready
+        assert server.process.wait(20) == 2
+        assert "there are only these: " in server.errors
+
+
+@pytest.mark.parametrize("text", ["", "x", "1-", "-1", "0,,1", "0-x"])
+def test_what_names_no_processors_is_refused(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="names no processors"):
+        parse_cpus(text)
