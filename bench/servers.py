@@ -156,15 +156,19 @@ class Leveret(Server):
     name = "leveret"
     script = Path(sys.executable).parent / "leveret"
 
-    def __init__(self, profile: Path | None = None, *, cpus: str | None = None) -> None:
+    def __init__(
+        self, profile: Path | None = None, *, cpus: str | None = None, realtime: bool = False
+    ) -> None:
         super().__init__()
         self.profile = profile
         self.cpus = cpus
+        self.realtime = realtime
 
     def start(self) -> None:
         if not self.script.exists():
             raise Missing(f"{self.script.name} is not installed beside {Path(sys.executable).name}")
-        before = [sys.executable, "-m", "cProfile", "-o", str(self.profile)] if self.profile else []
+        before = ["chrt", "--rr", "1"] if self.realtime else []
+        before += [sys.executable, "-m", "cProfile", "-o", str(self.profile)] if self.profile else []
         serve = [str(self.script), "serve", "--port", "0", "--data-dir", str(self.directory / "data")]
         serve += [] if self.cpus is None else ["--cpus", self.cpus]
         errors = (self.directory / "errors").open("w")

@@ -47,7 +47,7 @@ def test_small_batches_of_all_blocks_are_one_sample():
 @pytest.mark.parametrize(("p99_us", "verdict"), [(150.0, "≤ 2x: met"), (250.0, "≤ 2x: NOT met")])
 def test_a_latency_may_be_so_much_above_the_idle_one_at_most(p99_us, verdict):
     runs = {"idle": [confirms(100.0)], "Spark reads": [confirms(p99_us)]}
-    text = report({"latency-1": summarize("latency-1", runs)})
+    text = report({"latency-apart": summarize("latency-apart", runs)})
     assert verdict in text
 
 

@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -19,9 +20,10 @@ STOP_S = 20
 class Serving:
     """`with Serving(directory) as server:` listens on `server.port`; `kill`, `terminate`, and it is over."""
 
-    def __init__(self, directory: Path, *options: str, port: int = 0) -> None:
+    def __init__(self, directory: Path, *options: str, port: int = 0, before: Sequence[str] = ()) -> None:
         self._directory = directory
         command = [
+            *before,
             sys.executable,
             "-m",
             "leveret",

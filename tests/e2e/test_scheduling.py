@@ -59,6 +59,18 @@ def test_it_stands_where_it_is_told_to(tmp_path: Path) -> None:
         server.terminate()
 
 
+def test_a_broker_in_a_class_of_its_own_is_there_alone(tmp_path: Path, may_go_first: bool) -> None:
+    if not may_go_first:
+        pytest.skip("the system does not allow it")
+    real_time = ["chrt", "--rr", "1"]
+    with Serving(tmp_path / "data", "--flight-port", "0", before=real_time) as server:
+        assert server.is_ready, server.errors
+        pid = server.process.pid
+        assert {os.sched_getscheduler(thread) for thread in threads_of(pid)} == {os.SCHED_RR}
+        assert os.sched_getscheduler(flight_process_of(pid)) == os.SCHED_OTHER
+        server.terminate()
+
+
 def test_it_stays_where_whoever_started_it_has_put_it(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     monkeypatch.setattr(os, "getpriority", lambda which, who: 7)
