@@ -184,7 +184,7 @@ class AuditedHistory(BrokerHistory):
         told = {offset: each for (id_, offset), each in self.account.told.items() if id_ == log}
         kept = {offset: each for offset, each in told.items() if each.persistent}
         assert rows.keys() <= told.keys(), f"{name}: {rows.keys() - told.keys()} were never published"
-        promises = {offset for offset, row in rows.items() if row["confirmed"] and row["published"]}
+        promises = {offset for offset, row in rows.items() if row["persistent"] and row["published"]}
         assert promises <= kept.keys(), f"{name}: {promises - kept.keys()} are transient"
         noted = False
         for offset, each in sorted(kept.items()):
@@ -199,9 +199,9 @@ class AuditedHistory(BrokerHistory):
             assert not each.outcomes or row["why"] in each.reasons, f"{name}: {offset}, {each}: {row}"
             settled_by = {row["delivered_to"]} | (set() if each.acked else {"", None})
             assert row["outcome"] == "purged" or row["settled_by"] in settled_by, f"{name}: {each}: {row}"
-            noted |= bool(row["confirmed"])
+            noted |= row["persistent"]
             if promised and noted and each.lineage in self.clients.promised and each.lineage[1] == name:
-                assert row["confirmed"], f"{name}: {offset}, {each}: {row}"
+                assert row["persistent"], f"{name}: {offset}, {each}: {row}"
 
 
 def replay(seed: int, place: Path) -> None:

@@ -15,7 +15,7 @@ from leveret.audit import accounting
 from leveret.audit.accounting import MESSAGES, Rows, account
 from leveret.audit.evidence import AuditedLog, Reader
 from leveret.storage.events import CHUNK, SCHEMA, Event, folded
-from leveret.storage.journal import Kind, Outcome
+from leveret.storage.journal import Kind, Outcome, Promise
 
 LOG = AuditedLog(1, "/", "orders", (Reader(2, "", True), Reader(3, "billing", True)))
 OWN, GROUP = 2, 3
@@ -153,8 +153,12 @@ class TestTimes:
         assert row["exchange"] == "x"
 
     def test_of_what_came_and_went_nobody_knows_when_and_through_what(self):
-        row = only(acked(4), synced(4, other_us=0, why=""), standing(4))
-        assert (row["published"], row["exchange"], row["confirmed"] is not None) == (None, None, True)
+        row = only(acked(4), synced(4, other_us=0, why="", code=Promise.FOUND_SAFE), standing(4))
+        assert (row["published"], row["exchange"], row["persistent"]) == (None, None, True)
+
+    def test_of_what_a_restart_found_safe_nobody_knows_since_when(self):
+        row = only(synced(4, code=Promise.FOUND_SAFE))
+        assert (row["confirmed"], row["persistent"], row["state"]) == (None, True, "lost")
 
     def test_rows_in_any_order_tell_the_same(self):
         rows = [
@@ -188,7 +192,7 @@ class TestTimes:
         assert row["first_delivered"] is not None
 
     def test_nothing_is_promised_of_what_is_transient_but_it_is_known(self):
-        row = only(synced(4, code=1))
+        row = only(synced(4, code=Promise.NONE))
         assert (row["state"], row["confirmed"], row["exchange"]) == ("gone", None, "x")
         assert row["published"] is not None
 

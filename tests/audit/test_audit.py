@@ -103,7 +103,7 @@ def test_after_a_kill_in_the_middle_of_things_everything_is_accounted_for(tmp_pa
     for found in (killed, restarted):
         assert (found.lost, found.doubled) == ([], [])
         assert len(found.of("q")) >= confirmed
-    assert all(row["confirmed"] for row in restarted.of("q").values())
+    assert all(row["persistent"] for row in restarted.of("q").values())
 
 
 Edit = Callable[[Tampering], None]

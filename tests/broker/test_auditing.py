@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from leveret.broker.auditing import Trail
-from leveret.storage.journal import Entry, Kind, Outcome
+from leveret.storage.journal import Entry, Kind, Outcome, Promise
 from leveret.storage.offsets import Range
 from leveret.storage.records import PERSISTENT, Message, Record
 
@@ -15,7 +15,7 @@ class Noted(NamedTuple):
     ranges: list[Range]
     published_us: int
     exchange: bytes
-    transient: bool = False
+    promise: Promise = Promise.SAFE
 
 
 class Notes:
@@ -69,7 +69,7 @@ def test_of_transient_messages_it_is_said_that_they_are():
     found.synced(5)
     assert notes.noted == [
         Noted([(10, 12)], 10, b"x"),
-        Noted([(12, 15)], 10, b"x", transient=True),
+        Noted([(12, 15)], 10, b"x", Promise.NONE),
         Noted([(15, 16)], 10, b"x"),
     ]
 

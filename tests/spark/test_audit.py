@@ -216,7 +216,9 @@ def test_only_who_settles_what_it_is_sent_is_advised_on_prefetch(spark: SparkSes
     rows = [
         row | {"delivered_to": consumer, "settled": 5010, "settled_by": settler}
         for consumer, settler in settlers.items()
+        for _ in range(20)
     ]
+    rows += [row | {"delivered_to": "shop (3) new", "settled": 5010, "settled_by": "shop (3) new"}] * 19
     ask(spark, rows, tmp_path / "messages")
     case = Case("", datetime.now(UTC), (), {}, (), Directory("", b""), round_trips_ms={"shop": 2.5})
     (found,) = tables.advice_for_consumers(spark, case, Terms())

@@ -6,7 +6,7 @@ import pytest
 
 from leveret.storage.cursor import MARK_AHEAD
 from leveret.storage.errors import BadName, BadRequest, NotInFlight, OffsetOutOfRange, UnknownCursor
-from leveret.storage.journal import Entry, Kind, Outcome
+from leveret.storage.journal import Entry, Kind, Outcome, Promise
 from leveret.storage.records import PERSISTENT
 from tests.storage.builders import killed, make_store, message, messages, offsets
 
@@ -85,7 +85,7 @@ class TestJournal:
         before, start = cursor.progress.encode(), cursor.journal.next
         cursor.note_missed([(0, 1)], who=b"alice")
         cursor.note_withheld([(1, 3)])
-        cursor.note_synced([(3, 4)], transient=True)
+        cursor.note_synced([(3, 4)], promise=Promise.NONE)
         assert cursor.progress.encode() == before
         found = cursor.entries(start, cursor.journal.next)
         assert [(entry.kind, entry.ranges, entry.outcome, entry.who) for entry in found] == [

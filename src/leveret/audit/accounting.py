@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from leveret.audit.evidence import AuditedLog, Reader
 from leveret.storage import words
 from leveret.storage.events import CHUNK, CHUNK_BITS, Event
-from leveret.storage.journal import Kind, Outcome
+from leveret.storage.journal import Kind, Outcome, Promise
 
 Column = NDArray[Any]
 
@@ -70,8 +70,6 @@ _ALSO_OF_NOTHING: Final = (Outcome.RESTART, Outcome.SKIPPED)
 _MAKE_KNOWN: Final = (Event.PUBLISHED, Kind.SYNCED, *_TAKEN)
 """What only messages have."""
 _NOBODY: Final = -1
-_TRANSIENT: Final = 1
-"""The code of notes about messages of which nothing is promised."""
 _SPREAD_MOST: Final = 4 << 20
 
 
@@ -129,8 +127,9 @@ class Fates:
         self.published, self.confirmed, self.first, self.last, self.settled = (_zeros() for _ in range(5))
         self.deliveries, self.returns, self.late, self.done, self.outcome = (_zeros() for _ in range(5))
         self.exchange, self.to, self.by, self.why = (_nobody() for _ in range(4))
-        self.standing, self.held, self.outside = (np.zeros(CHUNK, bool) for _ in range(3))
-        """Settled, says the cursor; in flight, says it; none of its business, because it began behind it."""
+        self.standing, self.held, self.outside, self.safe = (np.zeros(CHUNK, bool) for _ in range(4))
+        """Settled, says the cursor; in flight, says it; none of its business, because it began behind it; on
+        disk, somebody has noted."""
 
     def follow(self, rows: Rows) -> None:
         """All that happened, in its order."""
@@ -167,7 +166,8 @@ class Fates:
     def _arrived(self, rows: Rows) -> None:
         """What was noted twice, after a restart, counts from the first time on."""
         at, row = rows.backwards()
-        self.confirmed[at] = np.where(rows.code == _TRANSIENT, 0, rows.time_us)[row]
+        self.safe[at] = (rows.code != Promise.NONE)[row]
+        self.confirmed[at] = np.where(rows.code == Promise.SAFE, rows.time_us, 0)[row]
         self.published[at] = rows.other_us[row]
         self.exchange[at] = np.where(rows.other_us > 0, rows.why, _NOBODY)[row]
 
@@ -232,7 +232,7 @@ class Fates:
     def touched(self) -> Column:
         """Of which the journal tells something."""
         told = (self.outcome > 0) & ~np.isin(self.outcome, _ALSO_OF_NOTHING)
-        found: Column = (self.confirmed > 0) | (self.published > 0) | (self.deliveries > 0) | told
+        found: Column = self.safe | (self.published > 0) | (self.deliveries > 0) | told
         return found
 
 
@@ -297,7 +297,6 @@ class _Found:
         at = np.flatnonzero((fates.touched | (there & concerned)) & ~self._never)
         time = np.where(self._time > 0, self._time, fates.published)[at]
         exchange = np.where(self._exchange >= 0, self._exchange, fates.exchange)[at]
-        confirmed = fates.confirmed[at]
         columns = {
             "vhost": pa.repeat(self._log.vhost, len(at)),
             "queue": pa.repeat(self._log.queue, len(at)),
@@ -305,8 +304,8 @@ class _Found:
             "offset": at + self._base,
             "published": _times(time),
             "exchange": self._named(exchange),
-            "persistent": self._persistent[at] | (confirmed > 0),
-            "confirmed": _times(confirmed),
+            "persistent": self._persistent[at] | fates.safe[at],
+            "confirmed": _times(fates.confirmed[at]),
             "deliveries": fates.deliveries[at],
             "first_delivered": _times(fates.first[at]),
             "last_delivered": _times(fates.last[at]),
@@ -332,15 +331,14 @@ class _Found:
 
 
 def _states(fates: Fates, there: Column, at: Column, *, own: bool) -> pa.Array:
-    confirmed = fates.confirmed > 0
     settled = (fates.outcome > 0) | fates.standing
     ended = np.isin(fates.outcome, (Outcome.RESTART, Outcome.DAMAGED))
     states = np.full(CHUNK, STATES.index(READY), np.int8)
     states[~there] = STATES.index(GONE)
-    states[fates.in_flight & (there | ~confirmed)] = STATES.index(IN_FLIGHT)
+    states[fates.in_flight & (there | ~fates.safe)] = STATES.index(IN_FLIGHT)
     states[settled] = STATES.index(SETTLED)
     if own:
-        states[confirmed & (ended | ~(settled | there))] = STATES.index(LOST)
+        states[fates.safe & (ended | ~(settled | there))] = STATES.index(LOST)
     return pa.array(STATES).take(pa.array(states[at]))
 
 

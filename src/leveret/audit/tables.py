@@ -37,13 +37,15 @@ _NAMED: Final = "vhost, queue, reader"
 _STRETCHES: Final = 60
 _ROUND_S: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21_600, 43_200, 86_400)
 _ACKED: Final = "acked"
-_SAFE: Final = "confirmed IS NOT NULL OR (reader = '' AND persistent AND copies > 0)"
-"""It was on disk: somebody has noted when, or it is there now (and the note gone, or not made in time)."""
+_SAFE: Final = "reader = '' AND persistent"
+"""It was on disk: somebody has noted it, or it is there now (and the note gone, or not made in time)."""
 _CONSUMED: Final = """(outcome IN ('acked', 'rejected', 'sent to rejects', 'skipped')
     OR (outcome = 'dead lettered' AND deliveries > 0))"""
 """Somebody has come so far: it did not end by itself, or to keep a limit, while nobody read."""
 _PREFETCHES: Final = r"settled_by NOT LIKE 'query %' AND settled_by NOT RLIKE ' \\([0-9]+\\) $'"
 """Not a query, nor `basic.get`, which has no tag; where nobody acks, `settled_by` is empty."""
+_ENOUGH: Final = 20
+"""Of a consumer that has settled fewer messages nothing can be said."""
 _ALL: Final = "count(*) OVER ()"
 _COUNTS: Final = (
     "published",
@@ -386,7 +388,7 @@ def advice_for_consumers(spark: SparkSession, case: Case, terms: Terms) -> list[
                percentile_approx({waited}, 0.5, 1000) AS waited,
                count(DISTINCT unix_millis(settled) div 100) / 10.0D AS busy_s
         FROM {VIEW} WHERE outcome = '{_ACKED}' AND settled_by = delivered_to AND {_PREFETCHES}
-        GROUP BY {_NAMED}, consumer ORDER BY n DESC LIMIT {terms.most}""")
+        GROUP BY {_NAMED}, consumer HAVING n >= {_ENOUGH} ORDER BY n DESC LIMIT {terms.most}""")
     return [_advised(row, case, terms) for row in rows.collect()]
 
 

@@ -3,7 +3,8 @@
 One entry for each run of messages that came in together, once they are on disk: their offsets, when they were
 published, through which exchange, and, as the entry's time, when they could be confirmed. So the audit knows
 of a message whatever became of it: one that has an entry here, and is neither settled nor in the log, is
-lost. Entries of transient messages say that they are: nothing is promised of them beyond a restart.
+lost. Entries of transient messages say that they are: nothing is promised of them beyond a restart. What is
+noted only after a restart was safe at a time that nobody knows, and its entry says that.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from operator import attrgetter, itemgetter
 from typing import Final, NamedTuple
 
 from leveret.storage.cursor import Cursor
-from leveret.storage.journal import Entry, Kind, Outcome
+from leveret.storage.journal import Entry, Kind, Outcome, Promise
 from leveret.storage.offsets import OffsetSet, Range
 from leveret.storage.records import PERSISTENT, PERSISTENT_FLAGS, Message, Record, flags_of
 
@@ -36,7 +37,7 @@ class _Arrived(NamedTuple):
     stop: int
     time_us: int
     exchange: bytes
-    transient: bool = False
+    promise: Promise = Promise.SAFE
 
 
 class Trail:
@@ -49,14 +50,14 @@ class Trail:
     def arrived(self, messages: Sequence[Message], stop: int, *, time_us: int, ticket: int) -> None:
         """They have the offsets below `stop`."""
         start = stop - len(messages)
-        for first, after, exchange, transient in _runs(messages):
-            self._add(_Arrived(ticket, start + first, start + after, time_us, exchange, transient))
+        for first, after, exchange, promise in _runs(messages):
+            self._add(_Arrived(ticket, start + first, start + after, time_us, exchange, promise))
 
     def _add(self, new: _Arrived) -> None:
         if self._waiting:
             last = self._waiting[-1]
             near = new.time_us - last.time_us < _TOGETHER_US and new.ticket == last.ticket
-            same = new.exchange == last.exchange and new.transient == last.transient
+            same = new.exchange == last.exchange and new.promise == last.promise
             if near and same and new.start == last.stop:
                 self._waiting[-1] = last._replace(stop=new.stop)
                 return
@@ -84,7 +85,7 @@ class Trail:
             [(arrived.start, arrived.stop)],
             published_us=arrived.time_us,
             exchange=arrived.exchange,
-            transient=arrived.transient,
+            promise=arrived.promise,
         )
 
     def catch_up(self) -> None:
@@ -99,7 +100,7 @@ class Trail:
             gone.remove_many(present)
             found += [_Arrived(0, start, stop, 0, b"") for start, stop in gone.ranges()]
         for each in sorted(found, key=attrgetter("start")):
-            self._note(each)
+            self._note(each._replace(promise=Promise.FOUND_SAFE))
 
     def _present(self, ranges: Sequence[Range]) -> Iterator[_Arrived]:
         for start, stop in ranges:
@@ -147,17 +148,17 @@ def _was_never_safe(entry: Entry) -> bool:
     return entry.outcome in _NEVER_SAFE or (entry.outcome == Outcome.DROPPED and not entry.why)
 
 
-def _runs(messages: Sequence[Message]) -> Iterator[tuple[int, int, bytes, bool]]:
+def _runs(messages: Sequence[Message]) -> Iterator[tuple[int, int, bytes, Promise]]:
     """Messages by exchange and whether they are transient: positions from and to. As a rule it is one run."""
     exchanges = list(map(_exchange_of, messages))
     same = exchanges.count(exchanges[0]) == len(exchanges)
     if same and not flags_of(messages).translate(None, PERSISTENT_FLAGS):
-        yield 0, len(messages), exchanges[0], False
+        yield 0, len(messages), exchanges[0], Promise.SAFE
         return
     position = 0
     for (exchange, kept), group in groupby(messages, key=lambda m: (m.exchange, m.flags & PERSISTENT)):
         count = len(list(group))
-        yield position, position + count, exchange, not kept
+        yield position, position + count, exchange, Promise.SAFE if kept else Promise.NONE
         position += count
 
 

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from leveret.storage.errors import BadName, BadRequest, OffsetOutOfRange, UnknownCursor
-from leveret.storage.journal import Entry, Kind, Outcome
+from leveret.storage.journal import Entry, Kind, Outcome, Promise
 from leveret.storage.log import Log
 from leveret.storage.offsets import OFFSET_LIMIT, Range
 from leveret.storage.progress import Progress
@@ -185,12 +185,11 @@ class Cursor:
         *,
         published_us: int = 0,
         exchange: bytes = b"",
-        transient: bool = False,
+        promise: Promise = Promise.SAFE,
     ) -> int:
-        """For the audit: these offsets are durable now, or never will be; when they were published, and
-        through what."""
+        """For the audit: these offsets came in; when they were published, and through what."""
         self.check(not_before_us=published_us)
-        entry = Entry(Kind.SYNCED, ranges, int(transient), not_before_us=published_us, why=exchange)
+        entry = Entry(Kind.SYNCED, ranges, promise, not_before_us=published_us, why=exchange)
         return self._recorder.record(self, entry)
 
     def note_missed(self, ranges: Sequence[Range], *, who: bytes) -> int:

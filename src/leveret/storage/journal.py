@@ -5,7 +5,7 @@ read into Arrow by the same code; its records are entries. The fields of a recor
 
     offset, time   the entry's number, and when it happened
     flags          PERSISTENT | kind << 1
-    priority       the outcome of a settlement; 1 for a return that is counted, and for what is transient
+    priority       the outcome of a settlement; 1 for a return that is counted; of SYNCED a `Promise`
     routing key    who: the consumer's name
     exchange       why: the last error of what comes back, the reason for what is skipped or died; of SYNCED
                    the exchange that they were published to; else empty
@@ -41,9 +41,9 @@ class Kind(IntEnum):
     MARKED = 5
     """Anything below the stop of the range may have been delivered by now."""
     SYNCED = 6
-    """For the audit, and of no effect: these offsets were durable at the entry's time, or, with the outcome
-    1, came in and are transient; or, with a consumer's name, they went to it, where the delivery itself names
-    nobody, because it was to several.
+    """For the audit, and of no effect: these offsets came in, and what was promised of them is the outcome, a
+    `Promise`; or, with a consumer's name, they went to it, where the delivery itself names nobody, because it
+    was to several.
     """
     REOPENED = 7
     """After an unclean stop: anything below the stop of the range may have been delivered before."""
@@ -59,6 +59,17 @@ class Kind(IntEnum):
     """For the audit, and of no effect: who had these did not settle them in time."""
     WITHHELD = 13
     """For the audit, and of no effect: these were taken, and sent to nobody, because they were over."""
+
+
+class Promise(IntEnum):
+    """What is promised of messages that came in."""
+
+    SAFE = 0
+    """They were durable at the entry's time."""
+    NONE = 1
+    """They are transient."""
+    FOUND_SAFE = 2
+    """They were durable when the store was opened again; since when, nobody has written down."""
 
 
 class Outcome(IntEnum):
