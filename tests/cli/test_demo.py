@@ -33,6 +33,8 @@ GONE_S = 30
 SHOWN = """
 from leveret.cli.demo.display import KILLED, Stage, show
 from leveret.cli.demo.verdict import Check
+from leveret.cli.pages import allow_all_letters
+allow_all_letters()
 with Stage() as stage:
     stage.note("broker", "killed", KILLED)
 checks = [Check("table", "all of them, each once", True), Check("work", "1 left", False)]

@@ -1,5 +1,11 @@
 """`leveret topic`: made, listed, shown and deleted, and one sentence for what can't be."""
 
+import os
+import subprocess
+import sys
+
+import pytest
+
 from tests.cli.asking import http, leveret, publish  # noqa: F401  (fixtures)
 
 
@@ -31,6 +37,19 @@ def test_everything_is_there_as_json(leveret):  # noqa: F811
     assert [each["partitions"] for each in leveret("topic", "list", "--json").result] == [2]
     assert leveret("topic", "delete", "orders", "--yes", "--json").result == {"deleted": "orders"}
     assert leveret("topic", "list", "--json").result == []
+
+
+BOOKS = {"people": ((), rb"B\xfccher"), "programs": (("--json",), rb'"name": "B\u00fccher"')}
+
+
+@pytest.mark.parametrize(("asked", "said"), BOOKS.values(), ids=BOOKS)
+def test_letters_that_an_output_does_not_have_are_written_as_numbers(leveret, asked, said):  # noqa: F811
+    leveret("topic", "create", "B\u00fccher", "--partitions", 2)
+    command = [sys.executable, "-m", "leveret", "topic", "list", *asked]
+    strict = os.environ | {"PYTHONIOENCODING": "ascii:strict"}
+    ran = subprocess.run(command, env=strict, capture_output=True, timeout=60)
+    assert (ran.returncode, ran.stderr) == (0, b"")
+    assert said in ran.stdout
 
 
 def test_the_same_command_makes_it_grow_and_can_be_repeated(leveret):  # noqa: F811

@@ -12,6 +12,7 @@ from leveret.cli.audit import audit
 from leveret.cli.consume import consume
 from leveret.cli.demo.command import demo
 from leveret.cli.groups import groups
+from leveret.cli.pages import allow_all_letters
 from leveret.cli.pipeline import pipeline
 from leveret.cli.publish import publish
 from leveret.cli.redrive import redrive
@@ -29,6 +30,7 @@ app = typer.Typer(
 @app.callback()
 def main() -> None:
     """A message broker that accounts for every message."""
+    allow_all_letters()
 
 
 for command in (demo, serve, publish, consume, redrive, audit):

@@ -6,7 +6,10 @@ the cursor or change colours: what is not printable is shown as a question mark.
 
 from __future__ import annotations
 
+import codecs
+import io
 import json
+import sys
 from collections.abc import Iterable, Sequence
 
 import typer
@@ -63,4 +66,13 @@ def plain(text: str) -> str:
 
 
 def show_json(found: object) -> None:
-    typer.echo(json.dumps(found, ensure_ascii=False))
+    """In letters, where stdout has them all, else as JSON writes them for ASCII."""
+    has_all = codecs.lookup(sys.stdout.encoding or "ascii").name.startswith("utf")
+    typer.echo(json.dumps(found, ensure_ascii=not has_all))
+
+
+def allow_all_letters() -> None:
+    """A letter that an output does not have is written as its number, and is no error."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")

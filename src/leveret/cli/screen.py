@@ -6,16 +6,16 @@ the screen is shown: the connection was lost, it is back, the broker takes no me
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Final, Self
 
-import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+
+from leveret.cli.pages import show_json
 
 _SHOWN: Final = frozenset(("disconnected", "connected", "blocked", "unblocked", "not_consuming"))
 _REFRESHES_PER_S: Final = 8
@@ -42,7 +42,7 @@ class Screen:
     def result(self, account: Mapping[str, object], sentence: str) -> None:
         """The end of it: the account as JSON on stdout, or the sentence."""
         if self._as_json:
-            typer.echo(json.dumps(account, ensure_ascii=False))
+            show_json(account)
         else:
             self.say(sentence)
 

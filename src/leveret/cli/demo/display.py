@@ -7,8 +7,6 @@ is an error. The rule: a line says what was counted, and nothing that was only h
 
 from __future__ import annotations
 
-import io
-import sys
 import time
 from collections.abc import Sequence
 from types import TracebackType
@@ -124,9 +122,6 @@ def show(checks: Sequence[Check], sentences: Sequence[str]) -> None:
 
 
 def _console(*, stderr: bool) -> Console:
-    stream = sys.stderr if stderr else sys.stdout
-    if isinstance(stream, io.TextIOWrapper):
-        stream.reconfigure(errors="backslashreplace")
     return Console(stderr=stderr, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
