@@ -31,6 +31,7 @@ from leveret.storage.wal import DIRECTORY, Wal
 
 PICTURES = "pictures"
 """Where pictures of the store are while an audit reads them: see `picture.py`."""
+MENDED = "a WAL frame was damaged here and could be mended"
 UNFINISHED = "the WAL ends with a round that is not intact: it was never released, or it is damaged and lost"
 
 
@@ -112,7 +113,7 @@ def _mended(frame: Frame, report: Report) -> Frame:
     found = mend(frame)
     if found is None:
         return frame
-    report(Damage(frame.path, found[1], None, "a WAL frame was damaged here and could be mended"))
+    report(Damage(frame.path, found[1], None, MENDED))
     return found[0]
 
 
