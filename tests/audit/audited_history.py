@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 from leveret.amqp.tables import Value
 from leveret.broker.broker import Broker
+from leveret.storage.journal import Kind, Promise
+from leveret.storage.offsets import OffsetSet
 from leveret.storage.recovery import recover
 from leveret.storage.wal import Wal
 from tests.audit.reckoning import Reckoned, copy_disk, reckon_directory
@@ -186,6 +188,7 @@ class AuditedHistory(BrokerHistory):
         assert rows.keys() <= told.keys(), f"{name}: {rows.keys() - told.keys()} were never published"
         promises = {offset for offset, row in rows.items() if row["persistent"] and row["published"]}
         assert promises <= kept.keys(), f"{name}: {promises - kept.keys()} are transient"
+        notes = self._notes(name) if promised else OffsetSet()
         noted = False
         for offset, each in sorted(kept.items()):
             row = rows.get(offset)
@@ -199,9 +202,19 @@ class AuditedHistory(BrokerHistory):
             assert not each.outcomes or row["why"] in each.reasons, f"{name}: {offset}, {each}: {row}"
             settled_by = {row["delivered_to"]} | (set() if each.acked else {"", None})
             assert row["outcome"] == "purged" or row["settled_by"] in settled_by, f"{name}: {each}: {row}"
-            noted |= row["persistent"]
+            noted |= offset in notes
             if promised and noted and each.lineage in self.clients.promised and each.lineage[1] == name:
+                assert offset in notes, f"{name}: {offset}, {each}: {row}"
                 assert row["persistent"], f"{name}: {offset}, {each}: {row}"
+
+    def _notes(self, name: str) -> OffsetSet:
+        """Of which the journal says that they were safe, at whatever time."""
+        cursor = self.broker.vhosts["/"].queues[name].cursor
+        notes = OffsetSet()
+        for entry in cursor.entries(cursor.journal.first, cursor.journal.next):
+            if entry.kind is Kind.SYNCED and not entry.who and entry.outcome != Promise.NONE:
+                notes.add_many(entry.ranges)
+        return notes
 
 
 def replay(seed: int, place: Path) -> None:

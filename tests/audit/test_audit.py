@@ -103,7 +103,10 @@ def test_after_a_kill_in_the_middle_of_things_everything_is_accounted_for(tmp_pa
     for found in (killed, restarted):
         assert (found.lost, found.doubled) == ([], [])
         assert len(found.of("q")) >= confirmed
-    assert all(row["persistent"] for row in restarted.of("q").values())
+    rows = [row for _, row in sorted(restarted.of("q").items())]
+    assert all(row["persistent"] for row in rows)
+    known = [row["confirmed"] is not None for row in rows]
+    assert known == sorted(known, reverse=True)  # since when is not known of the last ones alone
 
 
 Edit = Callable[[Tampering], None]

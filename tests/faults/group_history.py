@@ -20,11 +20,11 @@ from leveret.broker.groups.partition import Partition
 from leveret.broker.groups.settings import Settings
 from leveret.broker.groups.topics import streams_of
 from leveret.storage.errors import WriteFailed
+from leveret.storage.recovery import UNFINISHED
 from leveret.storage.wal import Round
 from leveret.testing.disk import CutAt, PowerCut
 from tests.faults.broker_account import Watched
 from tests.faults.group_clients import AGE_S, GROUP, TOPIC
-from tests.faults.history import CUT_OFF
 from tests.properties.group_checks import offsets_in, unsettled_in
 from tests.properties.group_model import Cell, GroupModel, Letter, Place, Rules
 from tests.properties.group_walk import WEIGHTS, GroupWalk
@@ -201,7 +201,7 @@ class GroupHistory:
 
     def check(self) -> None:
         bench = self.walk.bench
-        damage = [each for each in bench.store.damage if each.what not in CUT_OFF]
+        damage = [each for each in bench.store.damage if each.what != UNFINISHED]
         assert damage == [] or self.torn, damage
         self._check_cursors()
         found = self.picture()

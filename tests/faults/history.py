@@ -23,7 +23,7 @@ from leveret.storage.journal import Outcome
 from leveret.storage.log import Log
 from leveret.storage.offsets import Range
 from leveret.storage.records import PERSISTENT, Message
-from leveret.storage.recovery import MENDED, UNFINISHED
+from leveret.storage.recovery import UNFINISHED
 from leveret.storage.retention import Retention
 from leveret.storage.store import Options, Store
 from leveret.testing.disk import CutAt, PowerCut, SimulatedDisk
@@ -33,10 +33,6 @@ SMALL = Options(
 )
 CURSOR = "reader"
 NEVER = 1 << 60
-CUT_OFF = (UNFINISHED, MENDED)
-"""What is said of a last round that a power cut has left by half: also if only one byte of it is missing,
-which nobody can tell from a byte that has changed.
-"""
 
 
 @dataclass
@@ -285,7 +281,7 @@ class History:
 
     def check(self) -> None:
         assert self.store is not None
-        damage = [each for each in self.store.damage if each.what not in CUT_OFF]
+        damage = [each for each in self.store.damage if each.what != UNFINISHED]
         assert damage == [], damage
         there: dict[int, bool] = {}
         for account in self.accounts.values():
