@@ -74,7 +74,10 @@ class How(Enum):
 
 @dataclass(slots=True)
 class Fault:
-    """One event of the plan; `happened` is set when it has come to pass."""
+    """One event of the plan; `happened` is set when it has come to pass.
+
+    Nothing that the other side says to the frame in question arrives, unless only its sender is stalled.
+    """
 
     kind: Kind
     remaining: int
@@ -136,8 +139,11 @@ class Wire:
     def source(self, sender: str) -> socket.socket:
         return self._ends[sender]
 
+    def listener(self, sender: str) -> str:
+        return BROKER if sender == CLIENT else CLIENT
+
     def target(self, sender: str) -> socket.socket:
-        return self._ends[BROKER if sender == CLIENT else CLIENT]
+        return self._ends[self.listener(sender)]
 
     def end(self, how: How) -> None:
         """Wakes both pumps; what they hold is not carried any further. The first way to end it counts."""
@@ -296,6 +302,8 @@ class Proxy:
                 whole.append(frame)
                 continue
             share = {Where.BEFORE: 0, Where.HALF: len(frame) // 2, Where.AFTER: len(frame)}[fault.where]
+            if fault.how is not How.STALL:
+                wire.silenced |= {wire.listener(sender)}  # its answer, however quick, is behind the cut
             self._send(wire, sender, b"".join(whole) + frame[:share])
             self._count(wire, sender, [*whole, frame] if fault.where is Where.AFTER else whole)
             self._break(wire, fault.how, sender)
