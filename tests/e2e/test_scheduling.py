@@ -50,6 +50,17 @@ def test_the_broker_is_first_in_the_line_where_that_is_allowed(tmp_path: Path, m
         server.terminate()
 
 
+def test_the_flight_process_is_in_the_session_of_the_broker_and_not_in_its_group(tmp_path: Path) -> None:
+    """Linux counts niceness within a session (autogroup); a Ctrl-C goes to a group."""
+    with Serving(tmp_path / "data", "--flight-port", "0") as server:
+        assert server.is_ready, server.errors
+        pid = server.process.pid
+        flight = flight_process_of(pid)
+        assert os.getsid(flight) == os.getsid(pid)
+        assert os.getpgid(flight) == flight
+        server.terminate()
+
+
 def test_it_stands_where_it_is_told_to(tmp_path: Path) -> None:
     with Serving(tmp_path / "data", "--flight-port", "0", "--nice", "3") as server:
         assert server.is_ready, server.errors

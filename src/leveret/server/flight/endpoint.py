@@ -106,7 +106,7 @@ class FlightEndpoint:
                 "leveret.server.flight.process",
                 settings,
                 pass_fds=[theirs.fileno()],
-                start_new_session=True,  # a Ctrl-C in the terminal is for the broker, which then ends it
+                process_group=0,  # a Ctrl-C in the terminal is for the broker, which then ends it
             )
         reader, writer = await asyncio.open_connection(sock=ours, limit=READ_BYTES)
         try:

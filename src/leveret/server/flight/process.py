@@ -18,6 +18,7 @@ import itertools
 import json
 import os
 import pickle
+import signal
 import socket
 import sys
 import threading
@@ -316,7 +317,10 @@ def _is_loopback(peer: str) -> bool:
 
 
 def _stand_back() -> None:
-    """Behind the broker in the line for a processor, wherever that stands."""
+    """Behind the broker in the line for a processor, wherever that stands.
+
+    Linux may count niceness within a session only (`autogroup`), so this process stays in the broker's.
+    """
     if sys.platform == "linux" and os.sched_getscheduler(0) in (os.SCHED_RR, os.SCHED_FIFO):
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
     os.setpriority(os.PRIO_PROCESS, 0, max(0, os.getpriority(os.PRIO_PROCESS, 0)) + _NICER)
@@ -325,6 +329,7 @@ def _stand_back() -> None:
 def main() -> None:
     settings = json.loads(sys.argv[1])
     line = socket.socket(fileno=settings["fd"])
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # it may write to a terminal that is the broker's
     _stand_back()
     if settings["cpus"]:
         os.sched_setaffinity(0, settings["cpus"])
