@@ -301,65 +301,6 @@ def test_a_large_message_that_is_damaged_in_the_wal_is_named_with_its_offset() -
     assert compare(whole, look(store), Allowed({(span.log_id, span.offset)})) == {(span.log_id, span.offset)}
 
 
-def with_a_last_round(*bodies: bytes) -> tuple[SimulatedDisk, Frame]:
-    """A disk whose WAL ends with a round of these messages, after an unclean stop."""
-    disk = SimulatedDisk()
-    store = open_store(disk)
-    log = store.create_log()
-    store.append(log, [Message(b"", b"", b"", b"first", PERSISTENT)])
-    store.sync()
-    store.append(log, [Message(b"", b"", b"", body, PERSISTENT) for body in bodies])
-    store.sync()
-    disk = disk.restart()
-    content = disk.read_bytes("wal/00000001")
-    header = formats.read_header(content, "", formats.WAL)
-    assert header is not None
-    position = content.rindex(b"LvWF") // 512 * 512
-    head = frames.read_head(content, position, header.number)
-    assert head is not None
-    return disk, Frame("wal/00000001", position, head, content[position : position + head.length])
-
-
-def bodies_in(store: Store) -> list[bytes]:
-    (log,) = store.logs.values()
-    return [record.body for record in log.read([(0, log.next)])]
-
-
-def test_a_flip_anywhere_in_the_last_round_is_put_right() -> None:
-    disk, frame = with_a_last_round(b"second", b"third")
-    for position in range(frame.head.length):
-        damaged = disk.copy()
-        damaged.flip(frame.path, frame.position + position, 0x41)
-        store = open_store(damaged)
-        assert bodies_in(store) == [b"first", b"second", b"third"], position
-        assert [each.file for each in store.damage] == [frame.path], position
-
-
-def test_a_flip_in_a_large_message_of_the_last_round_costs_the_round_and_says_so() -> None:
-    disk, frame = with_a_last_round(b"second", bytes(LARGE_BYTES))
-    disk.flip(frame.path, frame.position + frame.head.length - 100, 1)
-    store = open_store(disk)
-    assert bodies_in(store) == [b"first"]
-    assert [(d.file, d.position, d.what) for d in store.damage] == [(frame.path, frame.position, UNFINISHED)]
-
-
-def test_a_last_round_with_two_damaged_records_does_not_count_in_part() -> None:
-    disk, frame = with_a_last_round(b"second", b"third", b"fourth")
-    for at in (1, 8):
-        disk.flip(frame.path, frame.position + frame.head.length - at, 1)
-    store = open_store(disk)
-    assert bodies_in(store) == [b"first"]
-    assert [each.what for each in store.damage] == [UNFINISHED]
-
-
-def test_of_a_round_whose_file_was_cut_the_readable_part_is_used() -> None:
-    disk, frame = with_a_last_round(b"second", b"third")
-    disk.cut(frame.path, frame.position + frame.head.length - 3)
-    store = open_store(disk)
-    assert bodies_in(store) == [b"first", b"second"]
-    assert [(d.file, d.offset) for d in store.damage] == [(frame.path, None), (frame.path, 2)]
-
-
 # cuts and deletions
 
 

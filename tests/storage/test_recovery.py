@@ -1,12 +1,14 @@
 """What a start makes of what it finds. Damage byte by byte is in tests/faults; here are the single rules."""
 
+import errno
+
 import pytest
 
 from leveret.storage.catalog import Checkpoint, LogImage, LogSpec, snapshot_path, write_checkpoint
-from leveret.storage.errors import UnknownFormat
+from leveret.storage.errors import UnknownFormat, WriteFailed
 from leveret.storage.recovery import recover
 from leveret.storage.wal import Wal
-from leveret.testing.disk import SimulatedDisk
+from leveret.testing.disk import FailAt, SimulatedDisk
 from tests.storage.builders import Clock, batch, entropy, killed, make_store, messages
 
 
@@ -73,6 +75,28 @@ class TestRecover:
         found = recover(disk, make_wal(disk), damage.append)
         assert [each.first for each in found.pending[1]] == [2]
         assert len(damage) == 1
+
+    @pytest.mark.parametrize("seed", range(6))
+    def test_a_round_whose_write_was_torn_counts_where_it_was_written_again(self, seed):
+        """However much of it is in its first place."""
+        disk, damage = SimulatedDisk(seed=seed), []
+        wal = make_wal(disk)
+        wal.begin(0)
+        for first, size in ((0, 1000), (2, 1000), (4, 2000)):  # the third has no room in the same file
+            with wal.lock:
+                wal.collect(1, batch(first, 2, size=size))
+            if first == 2:
+                disk.before = FailAt(1, "write", errno.EIO, torn=True)
+                with pytest.raises(WriteFailed):
+                    wal.sync()
+            else:
+                wal.sync()
+        wal.close()
+        assert len(disk.names("wal")) == 2
+        with_checkpoint(disk)
+        found = recover(disk, make_wal(disk), damage.append)
+        assert [(each.first, each.stop) for each in found.pending[1]] == [(0, 2), (2, 6)]
+        assert damage == []
 
 
 class TestSnapshots:

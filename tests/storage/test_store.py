@@ -178,6 +178,17 @@ class TestLogs:
 
 
 class TestTickets:
+    def test_what_the_next_sync_and_the_next_checkpoint_have_to_write_is_known(self, store, log):
+        store.sync()
+        store.checkpoint()
+        assert (store.unsynced_bytes, store.memory_bytes) == (0, 0)
+        store.append(log, messages(3, size=100))
+        assert min(store.unsynced_bytes, store.memory_bytes) > 300
+        store.sync()
+        assert store.unsynced_bytes == 0 < store.memory_bytes
+        store.checkpoint()
+        assert store.memory_bytes == 0
+
     def test_an_append_within_the_reservation_waits_for_nothing(self, store, log, disk):
         store.append(log, messages(1))
         before = disk.operations
