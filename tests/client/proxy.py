@@ -295,7 +295,9 @@ class Proxy:
         wire.pump_ended()
 
     def _carry(self, wire: Wire, sender: str, frames: list[bytes]) -> bool:
-        """False when the wire was cut."""
+        """False when the wire was cut. What is swallowed is in no plan and in no count."""
+        if sender in wire.silenced:
+            return True
         whole: list[bytes] = []
         for frame in frames:
             if (fault := self._due(kind_of(sender, frame))) is None:
@@ -305,12 +307,12 @@ class Proxy:
             if fault.how is not How.STALL:
                 wire.silenced |= {wire.listener(sender)}  # its answer, however quick, is behind the cut
             self._send(wire, sender, b"".join(whole) + frame[:share])
-            self._count(wire, sender, [*whole, frame] if fault.where is Where.AFTER else whole)
+            self._count(sender, [*whole, frame] if fault.where is Where.AFTER else whole)
             self._break(wire, fault.how, sender)
             fault.happened.set()
             return fault.how in (How.SILENCE, How.STALL)
         self._send(wire, sender, b"".join(whole))
-        self._count(wire, sender, whole)
+        self._count(sender, whole)
         return True
 
     def _due(self, kind: Kind) -> Fault | None:
@@ -323,16 +325,12 @@ class Proxy:
                 self._faults.remove(due)
             return due
 
-    def _count(self, wire: Wire, sender: str, frames: list[bytes]) -> None:
-        if sender in wire.silenced:
-            return
+    def _count(self, sender: str, frames: list[bytes]) -> None:
         with self._changed:
             self.passed.update(kind_of(sender, frame) for frame in frames)
             self._changed.notify_all()
 
     def _send(self, wire: Wire, sender: str, data: bytes) -> None:
-        if sender in wire.silenced:
-            return
         at_most, start = self._dribbles_bytes or len(data), 0
         while start < len(data):
             step = wire.chance[sender].randint(1, at_most) if self._dribbles_bytes else at_most
