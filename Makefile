@@ -25,7 +25,7 @@ demo: $(READY_FOR_DEMO) ## Show all of it in about a minute: kill what can be ki
 run: $(READY) ## Run the broker on this machine; stop it with Ctrl-C
 	$(BIN)/leveret serve
 
-# Counting lines makes everything slower by half: it is done where the store is tested, and nowhere else.
+# Counting lines makes everything slower: it is done where the store is tested directly, and nowhere else.
 COVERING := tests/storage tests/properties tests/faults/test_heavy_damage.py tests/faults/test_unknown_formats.py
 COVER    := --cov=leveret.storage --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
 

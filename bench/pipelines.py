@@ -4,8 +4,9 @@ Both read a queue of JSON messages, leave out what does not parse and what is no
 as Parquet, a directory for each batch. By hand that is `from_json`, a filter and `foreachBatch`; the pipeline
 also says what was wrong with the others, counts them, and publishes them, if there are any. Runs are
 interleaved, after some that are not counted, and each round goes there and back: Spark gets faster from run
-to run, and whoever always came first would pay for it. The first batch of a query is not counted either. The
-bar: a pipeline takes at most a tenth longer, as the median of the ratios within a round. Raw results go to
+to run, and whoever always came first would pay for it. The first batch of a query is not counted either.
+Rows are those that Spark has read: a batch in which something is rejected is read twice. The bar: a pipeline
+takes at most a tenth longer, as the median of the ratios within a round. Raw results go to
 `bench/results/pipelines.json`.
 """
 

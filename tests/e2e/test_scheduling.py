@@ -1,6 +1,8 @@
 """A broker that keeps to its processors and is the first to get one, and a Flight process behind it."""
 
 import os
+import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -58,6 +60,16 @@ def test_the_flight_process_is_in_the_session_of_the_broker_and_not_in_its_group
         flight = flight_process_of(pid)
         assert os.getsid(flight) == os.getsid(pid)
         assert os.getpgid(flight) == flight
+        server.terminate()
+
+
+def test_a_terminal_that_stops_writers_behind_does_not_stop_the_flight_process(tmp_path: Path) -> None:
+    """`stty tostop`, for a group that is not the one in front."""
+    with Serving(tmp_path / "data", "--flight-port", "0") as server:
+        assert server.is_ready, server.errors
+        status = Path(f"/proc/{flight_process_of(server.process.pid)}/status").read_text()
+        ignored = int(re.search(r"SigIgn:\s*(\w+)", status)[1], 16)
+        assert ignored >> (signal.SIGTTOU - 1) & 1
         server.terminate()
 
 
