@@ -74,6 +74,12 @@ class Accounts:
         if user is not None:
             user.permissions[row.vhost] = Permissions(row.configure, row.write, row.read)
 
+    def remove(self, name: str) -> None:
+        del self.users[name]
+
+    def forbid(self, vhost: str, user: str) -> None:
+        del self.users[user].permissions[vhost]
+
     def login(self, name: str, password: bytes) -> User | None:
         """The user, if this is the password. A password that was right once is not hashed again."""
         user = self.users.get(name)

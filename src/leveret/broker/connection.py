@@ -97,6 +97,10 @@ class Connection:
         assert self._vhost is not None
         return self._vhost
 
+    def is_of(self, user: str) -> bool:
+        """Whether this user has logged in."""
+        return self._user is not None and self._user.name == user
+
     def logged_in(self, user: User) -> None:
         self._user = user
 

@@ -26,6 +26,7 @@ from leveret.cli.screen import Screen
 
 DEFAULT_HTTP: Final = "http://guest:guest@127.0.0.1:15672"
 _PORTS: Final = {"http": 15672, "https": 15671}
+_OF_ALL_VHOSTS: Final = ("users",)
 _CONNECT_S: Final = 5.0
 _INTERRUPTED: Final = 130
 
@@ -67,7 +68,8 @@ class Api:
 
     def _ask(self, method: str, path: tuple[str, ...], query: dict[str, Any], body: Any = None) -> Any:
         kind, *rest = path
-        target = "/".join(["/api", kind, *(quote(each, safe="") for each in (self._vhost, *rest))])
+        where = rest if kind in _OF_ALL_VHOSTS else [self._vhost, *rest]
+        target = "/".join(["/api", kind, *(quote(each, safe="") for each in where)])
         asked = {name: value for name, value in query.items() if value is not None}
         data = None if body is None else json.dumps(body).encode()
         try:

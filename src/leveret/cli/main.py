@@ -18,6 +18,7 @@ from leveret.cli.publish import publish
 from leveret.cli.redrive import redrive
 from leveret.cli.serve import serve
 from leveret.cli.topic import topic
+from leveret.cli.users import users
 
 app = typer.Typer(
     help="A message broker that accounts for every message.",
@@ -37,4 +38,5 @@ for command in (demo, serve, publish, consume, redrive, audit):
     app.command()(command)
 app.add_typer(topic, name="topic")
 app.add_typer(groups, name="groups")
+app.add_typer(users, name="users")
 app.add_typer(pipeline, name="pipeline")

@@ -5,8 +5,8 @@
 Owns the table of routes; each resource has a file of its own. It runs on the event loop that owns the broker,
 and the rule is that handlers are plain functions, called there and never in a thread: between its first and
 its last line a handler sees one state of the broker, and it must be short (`replies.reply_list` is for what
-may be long). One that changes a group or a topic gets the body of the request, and is answered when what it
-did is on disk. Everything but `/health` asks who is there.
+may be long). One that changes a group, a topic or a user gets the body of the request, and is answered when
+what it did is on disk. Everything but `/health` asks who is there.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from leveret.management.overview import Overview
 from leveret.management.paths import RawPaths
 from leveret.management.queues import Queues
 from leveret.management.topics import Topics
+from leveret.management.users import Users
 
 Handler: TypeAlias = Callable[[Request, User], Response]
 Change: TypeAlias = Callable[[Request, User, Body], Response | Awaitable[Response]]
@@ -93,10 +94,34 @@ def create_app(broker: Broker, *, changed: Callable[[], None]) -> Starlette:
                 Route(f"{one_group}/{move}", changing(handler), methods=["POST"])
                 for move, handler in moves.items()
             ),
+            *_routes_of(Users(broker, changed=changed), private, changing),
         ],
         middleware=[Middleware(RawPaths)],
         exception_handlers={HTTPException: answer, Exception: answer},
     )
+
+
+def _routes_of(
+    users: Users, private: Callable[[Handler], Endpoint], changing: Callable[[Change], Endpoint]
+) -> list[Route]:
+    return [
+        Route("/api/whoami", private(users.show_self)),
+        Route("/api/users", private(users.show_all)),
+        _by_method(
+            "/api/users/{name}",
+            GET=private(users.show),
+            PUT=changing(users.put),
+            DELETE=changing(users.delete),
+        ),
+        Route("/api/permissions", private(users.show_permissions)),
+        Route("/api/permissions/{vhost}", private(users.show_permissions_in)),
+        _by_method(
+            "/api/permissions/{vhost}/{name}",
+            GET=private(users.show_permission),
+            PUT=changing(users.permit),
+            DELETE=changing(users.forbid),
+        ),
+    ]
 
 
 def _endpoint(handle: Callable[[Request], Response]) -> Endpoint:

@@ -15,6 +15,7 @@ from ipaddress import ip_address
 from starlette.requests import Request
 
 from leveret.broker.accounts import GUEST, Accounts, User
+from leveret.broker.administration import ADMINISTRATOR
 from leveret.broker.broker import Broker
 from leveret.broker.vhost import VirtualHost
 from leveret.management.errors import NotAuthenticated, NotAuthorised, NotFound
@@ -55,6 +56,11 @@ def credentials(header: str) -> tuple[str, bytes]:
 def is_monitor(user: User) -> bool:
     """Whether totals over all virtual hosts are its business."""
     return bool(user.tags & _MONITORS)
+
+
+def check_administrator(user: User) -> None:
+    if ADMINISTRATOR not in user.tags:
+        raise NotAuthorised("Not administrator user")
 
 
 def visible(broker: Broker, user: User) -> Iterable[VirtualHost]:

@@ -1,0 +1,144 @@
+"""`/api/users` and `/api/permissions`: who there is, and what they may do. For administrators.
+
+    GET    /api/whoami                       who asks; for everybody
+    GET    /api/users                        all
+    GET    /api/users/{name}                 one
+    PUT    /api/users/{name}                 makes or changes one: {"password": "…", "tags": "monitoring"}
+    DELETE /api/users/{name}                 with its permissions; its connections are closed
+    GET    /api/permissions[/{vhost}]        what users may do
+    GET    /api/permissions/{vhost}/{name}   what one may do
+    PUT    /api/permissions/{vhost}/{name}   {"configure": "", "write": "^results$", "read": "^orders$"}
+    DELETE /api/permissions/{vhost}/{name}   may not even connect there
+
+Paths, fields and statuses are RabbitMQ's; hashes of passwords are neither shown nor taken. What can't be is
+`broker.administration`'s to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from leveret.broker import administration
+from leveret.broker.accounts import User
+from leveret.broker.broker import Broker
+from leveret.management.auth import check_administrator
+from leveret.management.bodies import BadRequest, Body, check_fields, text_in
+from leveret.management.errors import NotFound
+from leveret.management.paths import segment
+from leveret.management.replies import reply, reply_list, text
+
+_RIGHTS: Final = ("configure", "write", "read")
+
+
+class Users:
+    def __init__(self, broker: Broker, *, changed: Callable[[], None]) -> None:
+        """`changed` is called before something is changed: the broker's turn must follow."""
+        self._broker = broker
+        self._changed = changed
+
+    def show_self(self, request: Request, user: User) -> Response:
+        return reply(_described(user))
+
+    def show_all(self, request: Request, user: User) -> Response:
+        check_administrator(user)
+        return reply_list(_described(each) for each in self._all())
+
+    def show(self, request: Request, user: User) -> Response:
+        check_administrator(user)
+        return reply(_described(self._find(request)))
+
+    def put(self, request: Request, user: User, body: Body) -> Response:
+        """201 for a new one, 204 for one that was there."""
+        check_administrator(user)
+        check_fields(body, ("password", "tags"))
+        password, tags = text_in(body, "password"), _tags_in(body)
+        self._changed()
+        is_new = administration.put_user(
+            self._broker,
+            segment(request, "name"),
+            password=None if password is None else password.encode("utf-8", "surrogatepass"),
+            tags=tags,
+        )
+        return Response(status_code=201 if is_new else 204)
+
+    def delete(self, request: Request, user: User, body: Body) -> Response:
+        check_administrator(user)
+        found = self._find(request)
+        self._changed()
+        administration.delete_user(self._broker, found.name)
+        return Response(status_code=204)
+
+    # permissions
+
+    def show_permissions(self, request: Request, user: User) -> Response:
+        check_administrator(user)
+        return reply_list(each for found in self._all() for each in _permissions(found))
+
+    def show_permissions_in(self, request: Request, user: User) -> Response:
+        check_administrator(user)
+        vhost = self._vhost(request)
+        return reply_list(each for found in self._all() for each in _permissions(found, vhost))
+
+    def show_permission(self, request: Request, user: User) -> Response:
+        check_administrator(user)
+        for found in _permissions(self._find(request), self._vhost(request)):
+            return reply(found)
+        raise NotFound
+
+    def permit(self, request: Request, user: User, body: Body) -> Response:
+        """201 where the user had none, 204 where these take the place of others."""
+        check_administrator(user)
+        vhost, found = self._vhost(request), self._find(request)
+        check_fields(body, _RIGHTS)
+        rights = {}
+        for each in _RIGHTS:
+            pattern = text_in(body, each)
+            if pattern is None:
+                raise BadRequest(f"{each} is missing: a regular expression, '' for nothing, '.*' for all.")
+            rights[each] = pattern
+        self._changed()
+        is_new = administration.permit(self._broker, vhost, found.name, **rights)
+        return Response(status_code=201 if is_new else 204)
+
+    def forbid(self, request: Request, user: User, body: Body) -> Response:
+        check_administrator(user)
+        vhost, found = self._vhost(request), self._find(request)
+        self._changed()
+        administration.forbid(self._broker, vhost, found.name)
+        return Response(status_code=204)
+
+    def _all(self) -> list[User]:
+        return [user for _, user in sorted(self._broker.accounts.users.items())]
+
+    def _find(self, request: Request) -> User:
+        return administration.find_user(self._broker, segment(request, "name"))
+
+    def _vhost(self, request: Request) -> str:
+        name = segment(request, "vhost")
+        if name not in self._broker.vhosts:
+            raise NotFound
+        return name
+
+
+def _described(user: User) -> dict[str, object]:
+    return {"name": text(user.name), "tags": [text(tag) for tag in sorted(user.tags)]}
+
+
+def _permissions(user: User, vhost: str | None = None) -> Iterable[dict[str, object]]:
+    for name, rights in sorted(user.permissions.items()):
+        if vhost in (None, name):
+            found = {each: text(getattr(rights, each)) for each in _RIGHTS}
+            yield {"user": text(user.name), "vhost": text(name), **found}
+
+
+def _tags_in(body: Body) -> list[str]:
+    """As RabbitMQ takes them: a list, or a text with commas between."""
+    given: Any = body.get("tags", "")
+    tags = given.split(",") if isinstance(given, str) else given
+    if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
+        raise BadRequest("tags is a list of texts, or one with commas between them.")
+    return [tag.strip() for tag in tags if tag.strip()]

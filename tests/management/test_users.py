@@ -1,0 +1,193 @@
+"""Users and what they may do: made, changed and removed over HTTP, in RabbitMQ's words, and at once."""
+
+import pika
+import pytest
+from pika.exceptions import (
+    ChannelClosedByBroker,
+    ConnectionClosedByBroker,
+    ProbableAccessDeniedError,
+    ProbableAuthenticationError,
+)
+
+from tests.management.looking import crashed_and_started
+
+ANN = "ann:secret"
+ALL = {"configure": ".*", "write": ".*", "read": ".*"}
+
+
+@pytest.fixture
+def ann(api):
+    """A user who may do everything in `/`, and nothing over HTTP."""
+    assert api.ask("PUT", "/api/users/ann", body={"password": "secret", "tags": ""}).status == 201
+    assert api.ask("PUT", "/api/permissions/%2F/ann", body=ALL).status == 201
+    return api
+
+
+def connect(api, name="ann", password="secret"):
+    place = pika.ConnectionParameters(
+        "127.0.0.1", api.broker.port, credentials=pika.PlainCredentials(name, password)
+    )
+    return pika.BlockingConnection(place)
+
+
+def wait_for_the_end(connection):
+    while True:
+        connection.process_data_events(time_limit=1)
+
+
+def test_a_user_is_made_and_may_do_what_it_was_permitted(api):
+    body = {"password": "secret", "tags": "monitoring, management"}
+    assert api.ask("PUT", "/api/users/ann", body=body).status == 201
+    shown = {"name": "ann", "tags": ["management", "monitoring"]}
+    assert api.get("/api/users/ann").json == api.get("/api/whoami", ANN).json == shown
+    assert api.get("/api/users").json == [shown, {"name": "guest", "tags": ["administrator"]}]
+    with pytest.raises(ProbableAccessDeniedError):
+        connect(api)
+    rights = {"configure": "^mine", "write": "", "read": ".*"}
+    assert api.ask("PUT", "/api/permissions/%2F/ann", body=rights).status == 201
+    permitted = {"user": "ann", "vhost": "/", **rights}
+    assert api.get("/api/permissions/%2F/ann").json == permitted
+    assert permitted in api.get("/api/permissions").json
+    assert permitted in api.get("/api/permissions/%2F").json
+    channel = connect(api).channel()
+    channel.queue_declare("mine")
+    with pytest.raises(ChannelClosedByBroker, match="access to queue 'other' in vhost '/' refused"):
+        channel.queue_declare("other")
+
+
+def test_what_was_made_is_there_after_a_restart(ann):
+    ann.ask("PUT", "/api/users/bob", body={"password": "b", "tags": ["administrator"]})
+    ann.ask("PUT", "/api/users/eve", body={"password": "e", "tags": []})
+    ann.ask("PUT", "/api/permissions/%2F/eve", body=ALL)
+    ann.ask("PUT", "/api/permissions/%2F/bob", body=ALL)
+    ann.ask("DELETE", "/api/permissions/%2F/bob")
+    ann.ask("DELETE", "/api/users/eve")
+    before = ann.get("/api/users").json, ann.get("/api/permissions").json
+    again = crashed_and_started(ann)
+    assert (again.get("/api/users").json, again.get("/api/permissions").json) == before
+    assert {each["name"] for each in before[0]} == {"ann", "bob", "guest"}
+    assert {each["user"] for each in before[1]} == {"ann", "guest"}
+    connect(again).close()
+    assert again.get("/api/whoami", "bob:b").status == 200
+    again.run(again.listener.stop())
+
+
+def test_a_new_password_counts_and_the_old_one_does_not(ann):
+    assert ann.ask("PUT", "/api/users/ann", body={"password": "new", "tags": "management"}).status == 204
+    with pytest.raises(ProbableAuthenticationError):
+        connect(ann)
+    connect(ann, password="new").close()
+    assert ann.get("/api/whoami", ANN).status == 401
+    assert ann.get("/api/whoami", "ann:new").status == 200
+
+
+def test_without_a_password_the_old_one_stays(ann):
+    assert ann.ask("PUT", "/api/users/ann", body={"tags": ["management"]}).status == 204
+    assert ann.get("/api/whoami", ANN).json == {"name": "ann", "tags": ["management"]}
+
+
+def test_a_deleted_user_is_disconnected_and_its_messages_are_others(ann):
+    connection, others = connect(ann), connect(ann, "guest", "guest")
+    channel = connection.channel()
+    channel.queue_declare("q")
+    channel.basic_publish("", "q", b"1")
+    assert next(channel.consume("q"))[2] == b"1"
+    assert ann.ask("DELETE", "/api/users/ann").status == 204
+    with pytest.raises(ConnectionClosedByBroker, match="CONNECTION_FORCED - user 'ann' was deleted"):
+        wait_for_the_end(connection)
+    assert others.channel().basic_get("q")[2] == b"1"
+    with pytest.raises(ProbableAuthenticationError):
+        connect(ann)
+    assert ann.get("/api/users/ann").status == ann.ask("DELETE", "/api/users/ann").status == 404
+    assert ann.ask("PUT", "/api/users/ann", body={"password": "secret"}).status == 201
+    assert ann.get("/api/permissions/%2F/ann").status == 404, "a new one of the same name has no rights"
+
+
+def test_rights_that_are_taken_away_are_gone_at_once(ann):
+    channel = connect(ann).channel()
+    channel.confirm_delivery()
+    channel.queue_declare("q")
+    for _ in range(3):
+        channel.basic_publish("", "q", b"x")
+    assert ann.ask("PUT", "/api/permissions/%2F/ann", body={**ALL, "write": "^orders$"}).status == 204
+    with pytest.raises(ChannelClosedByBroker, match="access to exchange '' in vhost '/' refused"):
+        channel.basic_publish("", "q", b"x")
+    assert ann.broker.depth("q") == 3
+
+
+def test_without_any_rights_nobody_enters(ann):
+    channel = connect(ann).channel()
+    assert ann.ask("DELETE", "/api/permissions/%2F/ann").status == 204
+    with pytest.raises(ChannelClosedByBroker, match="refused for user 'ann'"):
+        channel.queue_declare("q")
+    with pytest.raises(ProbableAccessDeniedError):
+        connect(ann)
+    assert ann.ask("DELETE", "/api/permissions/%2F/ann").status == 404
+
+
+CHANGES = [
+    ("GET", "/api/users", None),
+    ("GET", "/api/users/guest", None),
+    ("PUT", "/api/users/eve", {"password": "x", "tags": "administrator"}),
+    ("DELETE", "/api/users/guest", None),
+    ("GET", "/api/permissions", None),
+    ("GET", "/api/permissions/%2F", None),
+    ("GET", "/api/permissions/%2F/guest", None),
+    ("PUT", "/api/permissions/%2F/joe", ALL),
+    ("DELETE", "/api/permissions/%2F/guest", None),
+]
+
+
+@pytest.mark.parametrize("tags", ["management", "policymaker", "monitoring"])
+def test_all_of_it_is_for_administrators(api, tags):
+    joe = api.add_user("joe", tags, "/")
+    before = api.get("/api/users").json, api.get("/api/permissions").json
+    for method, path, body in CHANGES:
+        answer = api.ask(method, path, joe, body=body)
+        assert (answer.status, answer.json["reason"]) == (401, "Not administrator user"), (method, path)
+    assert (api.get("/api/users").json, api.get("/api/permissions").json) == before
+    assert api.get("/api/whoami", joe).json == {"name": "joe", "tags": [tags]}
+
+
+def test_there_is_always_an_administrator(api):
+    said = "'guest' is the only administrator: make another one first"
+    for method, body in (("DELETE", None), ("PUT", {"tags": "monitoring"})):
+        refused = api.ask(method, "/api/users/guest", body=body)
+        assert (refused.status, refused.json["reason"]) == (400, said)
+    api.ask("PUT", "/api/users/root", body={"password": "r", "tags": "administrator"})
+    assert api.ask("DELETE", "/api/users/guest", "root:r").status == 204
+    assert api.get("/api/users", "root:r").json == [{"name": "root", "tags": ["administrator"]}]
+
+
+REFUSED = [
+    ("/api/users/new", {}, 400, "'new' is new, and needs a password"),
+    ("/api/users/new", {"password": "", "tags": ""}, 400, "at least one character"),
+    ("/api/users/new", {"password": 7, "tags": ""}, 400, "password is 7; it must be text."),
+    ("/api/users/new", {"password": "x", "tags": 7}, 400, "tags is a list of texts"),
+    ("/api/users/new", {"password": "x", "tags": ["a b"]}, 400, "'a b' is no tag"),
+    ("/api/users/new", {"password": "x", "tag": "a"}, 400, "There is no field 'tag' here"),
+    ("/api/users/new", {"password_hash": "x", "tags": "a"}, 400, "There is no field 'password_hash' here"),
+    ("/api/permissions/%2F/nobody", ALL, 404, "no user 'nobody'"),
+    ("/api/permissions/nowhere/guest", ALL, 404, "Not Found"),
+    ("/api/permissions/%2F/guest", {"configure": "", "read": ""}, 400, "write is missing"),
+    ("/api/permissions/%2F/guest", {**ALL, "read": "("}, 400, "read: '(' is no regular expression"),
+    ("/api/permissions/%2F/guest", {**ALL, "red": ""}, 400, "There is no field 'red' here"),
+]
+
+
+def test_what_can_not_be_is_one_sentence_and_changes_nothing(api):
+    before = api.get("/api/users").json, api.get("/api/permissions").json
+    for path, body, status, reason in REFUSED:
+        answer = api.ask("PUT", path, body=body)
+        assert answer.status == status, path
+        assert reason in answer.json["reason"]
+    assert (api.get("/api/users").json, api.get("/api/permissions").json) == before
+    assert api.get("/api/overview").status == 200
+
+
+def test_any_bytes_are_a_name_and_a_password(api):
+    body = {"password": "\u00fc:\u2603", "tags": "management"}
+    assert api.ask("PUT", "/api/users/%FF%2F", body=body).status == 201
+    assert {each["name"] for each in api.get("/api/users").json} == {"guest", "Not UTF-8, base64 is: /y8="}
+    api.ask("PUT", "/api/users/bj%C3%B6rn", body=body)
+    assert api.get("/api/whoami", "bj\u00f6rn:\u00fc:\u2603").json["name"] == "bj\u00f6rn"
