@@ -435,8 +435,9 @@ class TestStages:
         forged = encode({"user_id": "somebody"}, 1)
         descriptor = StageDescriptor("/", f"w-{queue}", 0, "task", 60.0)
         bulk.write(descriptor, [(b"", b"nowhere", copied, b"x")])
+        another = structs.replace(descriptor, stage="another task")
         with pytest.raises(flight.FlightServerError, match="authenticated user was 'guest'"):
-            bulk.write(descriptor, [(b"", queue.encode(), forged, b"x")])
+            bulk.write(another, [(b"", queue.encode(), forged, b"x")])
         bulk.ask(actions.Commit("/", f"w-{queue}", 0, ["task"]))
         assert broker.depth(queue) == 11
 

@@ -15,8 +15,8 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from leveret.broker import leases as broker_leases
 from leveret.broker import stages as broker_stages
+from leveret.broker import weighing
 from leveret.client import Binding, BlockingConnection, Exchange, Queue, Topology
-from leveret.server.flight import reading
 from leveret.spark import columns, options, rows
 from leveret.spark import tasks as spark_tasks
 from leveret.spark.datasource import LeveretDataSource
@@ -167,8 +167,7 @@ def test_the_columns_of_the_sink_are_those_of_the_code():
     ("words", "found", "said"),
     [
         ("no task has more than 262,144 messages", spark_tasks.TASK_MESSAGES_MAX, 262_144),
-        ("then at most 65,536 messages too", broker_leases._WEIGHED_MAX, 65_536),
-        ("then at most 65,536 messages too", reading.WEIGHED_MAX, 65_536),
+        ("then at most 65,536 messages too", weighing.COUNT_MAX, 65_536),
         ("1 to 200 printable bytes", broker_leases._QUERY_BYTES_MAX, 200),
         ("| 20,000 messages |", BATCH_MESSAGES, 20_000),
         ("(20,000 without it, 65,535 at most)", PREFETCH_MAX, 65_535),

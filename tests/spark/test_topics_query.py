@@ -54,6 +54,19 @@ def test_a_topic_becomes_a_table_exactly_over_restarts_of_the_query_and_the_brok
     assert lag(own_leveret, "orders", "lake") == 0
 
 
+@pytest.mark.parametrize("options", [{"topic": "orders"}, {"stream": "orders-0"}], ids=["topic", "stream"])
+def test_a_query_may_begin_where_there_is_nothing(spark, own_leveret, tmp_path, options):
+    make_topic(own_leveret.url, "orders", 1)
+    given = {"url": own_leveret.url, "cursor": "lake", "startingPosition": "latest", **options}
+    spread(own_leveret.url, "orders", bodies(0, 5))
+    rows = spark.readStream.format("leveret").options(**given).load()
+    run_once(rows, tmp_path)
+    spread(own_leveret.url, "orders", bodies(100, 120))
+    run_once(rows, tmp_path)
+    run_once(rows, tmp_path)
+    assert written(spark, tmp_path) == sorted(bodies(100, 120))
+
+
 def test_what_a_sink_writes_to_a_topic_is_read_without_what_it_aborted(spark, own_leveret, tmp_path):
     make_topic(own_leveret.url, "orders", 2)
     rows = spark.createDataFrame([(f"m{number}",) for number in range(40)], "body STRING").repartition(2)

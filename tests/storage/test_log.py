@@ -6,11 +6,12 @@ import pytest
 
 from leveret.storage.catalog import LogImage, LogSpec
 from leveret.storage.errors import BadRequest, OffsetOutOfRange, WriteFailed
+from leveret.storage.journal import Outcome
 from leveret.storage.log import APPEND_BYTES_MAX, BlockCache, Log, measure
-from leveret.storage.records import PERSISTENT, Message
+from leveret.storage.records import FIRST, PERSISTENT, Message
 from leveret.storage.store import Options
 from leveret.testing.disk import FailAt
-from tests.storage.builders import batch, make_store, message, messages
+from tests.storage.builders import batch, make_store, message, messages, offsets
 
 
 def bodies(records) -> list[bytes]:
@@ -52,6 +53,48 @@ class TestReading:
     def test_many_small_ranges_read_the_same_however_near_they_are(self, mixed, ranges):
         expected = [number for start, stop in ranges for number in numbers(start, stop)]
         assert bodies(mixed.read(ranges)) == expected
+
+    RANGES = ([(0, 20)], [(3, 8)], [(8, 12)], [(15, 20), (2, 3), (9, 11)], [], [(19, 20), (0, 1)])
+
+    @pytest.mark.parametrize("ranges", RANGES)
+    def test_briefs_say_what_records_do(self, mixed, ranges):
+        found = [(each.offset, each.time_us, each.flags, len(each.body)) for each in mixed.read(ranges)]
+        assert [tuple(brief) for brief in mixed.briefs(ranges)] == found
+
+    def test_flags_are_those_of_the_records(self, store, log):
+        store.append(log, [message(b"", flags=flags) for flags in (1, 3, 1)])
+        store.flush(log)
+        store.append(log, [message(b"", flags=flags) for flags in (5, 1)])
+        assert bytes(each & ~FIRST for each in log.flags([(0, 5)])) == bytes([1, 3, 1, 5, 1])
+        assert bytes(each & ~FIRST for each in log.flags([(1, 2), (3, 4)])) == bytes([3, 5])
+
+    def test_briefs_of_many_segments_in_any_order(self, store, log):
+        for number in range(12):
+            store.append(log, messages(10, first=10 * number, size=500))
+            store.flush(log)
+        assert len(log.segments) > 4
+        backwards = [(first, first + 3) for first in range(110, -1, -10)]
+        assert [brief.offset for brief in log.briefs(backwards)] == offsets(backwards)
+        assert [brief.offset for brief in log.briefs([(7, 113)])] == list(range(7, 113))
+
+    def test_of_what_is_gone_there_is_no_brief(self, store, log):
+        cursor = store.create_cursor(log, "c")
+        for number in range(6):
+            store.append(log, messages(10, first=10 * number, size=500))
+            store.flush(log)
+        cursor.take(60)
+        cursor.settle([(0, 33)], Outcome.ACKED)
+        store.checkpoint()
+        store.checkpoint()
+        there = [offset for start, stop in log.present() for offset in range(start, stop)]
+        assert 0 < len(there) < 60
+        assert [brief.offset for brief in log.briefs([(0, 60)])] == there
+
+    @pytest.mark.parametrize("wrong", [(9, 9), (9, 8), (9, 21)])
+    def test_briefs_of_a_bad_range_are_refused(self, mixed, wrong):
+        for asked in (mixed.briefs, mixed.flags):
+            with pytest.raises(OffsetOutOfRange):
+                list(asked([wrong]))
 
     @pytest.mark.parametrize("wrong", [(9, 9), (9, 8), (9, 21)])
     @pytest.mark.parametrize("last", [True, False])

@@ -8,14 +8,13 @@ across requeues and restarts. One timer per queue, for its head.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from leveret.amqp import properties
-from leveret.broker import deadletters
+from leveret.broker import deadletters, weighing
 from leveret.broker.arguments import parse_expiration
 from leveret.broker.deaths import Reason
-from leveret.broker.flags import EXPIRES
+from leveret.broker.flags import EXPIRES, UNLIMITED
 from leveret.storage.offsets import Range
 from leveret.storage.records import Record
 
@@ -62,6 +61,13 @@ def drop_expired(queue: Queue, *, before_us: int) -> None:
         look = _LOOK_AHEAD
 
 
+def is_possible(queue: Queue, count: int) -> bool:
+    """Whether one of the next so many messages may expire, ever."""
+    if not queue.may_expire or queue.arguments.message_ttl_ms is not None:
+        return queue.may_expire
+    return bool(queue.log.flags(_first(queue, count)).translate(None, UNLIMITED))
+
+
 def bury_expired(queue: Queue, records: list[Record], *, before_us: int) -> list[Record]:
     """What of the records just taken is alive; the others are buried."""
     dead: list[Range] = []
@@ -98,10 +104,4 @@ def _delete(queue: Queue) -> None:
 
 def _first(queue: Queue, count: int) -> Sequence[Range]:
     """The first ready offsets, in the order of delivery."""
-    found: list[Range] = []
-    for start, stop in islice(queue.progress.ready_ranges(), count):
-        found.append((start, min(stop, start + count)))
-        count -= stop - start
-        if count <= 0:
-            break
-    return found
+    return weighing.first(queue.progress.ready_ranges(), count)

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 
 from leveret.amqp.errors import AccessRefused, PreconditionFailed
-from leveret.broker import expiry, sidelogs
+from leveret.broker import expiry, sidelogs, weighing
 from leveret.broker.notes import Notes
 from leveret.storage.errors import StorageError
 from leveret.storage.journal import Outcome
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from leveret.broker.queue import Queue
 
 _QUERY_BYTES_MAX: Final = 200
-_WEIGHED_MAX: Final = 65_536
-"""So many messages at most are in a lease whose bytes are limited: each of them is looked at."""
-_WEIGHED_AT_ONCE: Final = 1024
 _AGAIN_US: Final = 1_000_000
 
 
@@ -75,6 +72,20 @@ class LeaseNote(msgspec.Struct, frozen=True, tag="lease", array_like=True):
         return sum(stop - start for start, stop in self.ranges)
 
 
+class FloorNote(msgspec.Struct, frozen=True, tag="floor", array_like=True):
+    """Above this are the runs and leases of queries that begin: those of forgotten ones never come again."""
+
+    epoch: int = 0
+    lease: int = 0
+
+    @property
+    def key(self) -> tuple[str | int, ...]:
+        return ("floor",)
+
+
+Note: TypeAlias = QueryNote | LeaseNote | FloorNote
+
+
 @dataclass(slots=True)
 class Query:
     """One query over a queue, as the broker sees it now."""
@@ -112,9 +123,10 @@ class Leases:
         self.queue = queue
         self.queries: dict[str, Query] = {}
         label = sidelogs.label(sidelogs.LEASES, queue.log.id)
-        self._notes: Notes[QueryNote | LeaseNote] = Notes(
+        self._floor = FloorNote()
+        self._notes: Notes[Note] = Notes(
             queue.broker.store,
-            QueryNote | LeaseNote,  # type: ignore[arg-type]
+            Note,  # type: ignore[arg-type]
             label=label,
             log=log,
         )
@@ -122,6 +134,8 @@ class Leases:
         for note in self._notes:
             if isinstance(note, LeaseNote):
                 leases.append(note)
+            elif isinstance(note, FloorNote):
+                self._floor = note
             else:
                 self.queries[note.name] = Query(
                     note.name, note.epoch, note.settled, note.last, note.timeout_us, frozenset(note.void)
@@ -158,7 +172,9 @@ class Leases:
                 f"{name!r} can't be the name of a query: it has 1 to {_QUERY_BYTES_MAX} printable bytes"
             )
         self._check_free()
-        query = self.queries.get(name) or Query(name)
+        query = self.queries.get(name)
+        if query is None:
+            query = Query(name, self._floor.epoch, settled=self._floor.lease, last=self._floor.lease)
         self._write(replace(query, epoch=query.epoch + 1, timeout_us=timeout_us))
         query.epoch += 1
         query.timeout_us = timeout_us
@@ -256,7 +272,7 @@ class Leases:
         return found
 
     def release(self, name: str) -> None:
-        """The query is over: what it holds goes back, and it is forgotten."""
+        """The query is over: what it holds goes back, and it is forgotten, but for how far it had come."""
         query = self.queries.get(name)
         if query is not None:
             self._give_back(query, forget=True)
@@ -292,21 +308,8 @@ class Leases:
         share = -(-queue.ready // (1 + len(queue.consumers)))
         count = share if max_messages is None else min(max_messages, share)
         if max_bytes is not None:
-            count = self._within(count, max_bytes)
+            count = weighing.within(queue.log, queue.progress.ready_ranges(), count, max_bytes)
         return queue.lease(count, who=query.label) if count else []
-
-    def _within(self, count: int, max_bytes: int) -> int:
-        """How many of the next messages have no more bytes than that together; one at least."""
-        found = size = 0
-        for start, stop in self.queue.progress.ready_ranges():
-            for first in range(start, stop, _WEIGHED_AT_ONCE):
-                piece = (first, min(stop, first + _WEIGHED_AT_ONCE))
-                for record in self.queue.log.read([piece]):
-                    size += len(record.body)
-                    if found and (size > max_bytes or found >= min(count, _WEIGHED_MAX)):
-                        return min(found, count)
-                    found += 1
-        return min(found, count)
 
     def _lost(self, query: Query, number: int) -> LeaseRefused:
         name = f"lease {number} of query '{query.name}' over {self.queue}"
@@ -355,10 +358,14 @@ class Leases:
             if lease.ranges:
                 transaction.give_back(self.queue.cursor, lease.ranges)
             change.remove(lease.key)
+        floor = self._floor
         if forget:
+            floor = FloorNote(max(floor.epoch, query.epoch), max(floor.lease, query.last))
             change.remove(query.note().key)
+            change.put(floor)
         transaction.commit()
         change.done()
+        self._floor = floor
         query.leases.clear()
         self.queue.came_back([each for lease in leases for each in lease.ranges])
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from leveret.amqp.errors import AccessRefused, ResourceLocked
 from leveret.amqp.properties import with_headers
 from leveret.amqp.tables import Value
-from leveret.broker import deadletters, expiry, overflow
+from leveret.broker import deadletters, expiry, overflow, weighing
 from leveret.broker.arguments import QueueArguments
 from leveret.broker.auditing import Trail
 from leveret.broker.consumer import Consumer, Consumers
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from leveret.broker.work import Work
 
 DELIVERY_COUNT = "x-delivery-count"
+LOOKED_AT_BYTES = 64 << 20
+"""So much is read at most of what a lease is to hold, where messages must be looked at."""
 _RETRY_WITHOUT_DELAY_MS = 10_000
 """How long a timed-out delivery waits to be retried where the queue says no delay: RocketMQ's level 3."""
 
@@ -194,14 +196,16 @@ class Queue(Feed):
     def lease(self, count: int, *, who: bytes) -> list[Range]:
         """The next messages that are ready go into flight, for one who keeps account: those that are alive.
 
-        Bodies are looked at only where a rule of the queue asks for it.
+        Bodies are looked at only where a rule of the queue asks for it, and then they are fewer: it is done
+        while everybody waits.
         """
+        limited = self.arguments.max_length_bytes is not None
+        worn_out = self.arguments.delivery_limit is not None and bool(self.progress.counts)
+        if not (limited or worn_out or expiry.is_possible(self, count)):
+            return sorted(self.cursor.lease(count, who=who))
+        count = weighing.within(self.log, self.progress.ready_ranges(), count, LOOKED_AT_BYTES)
         ranges = self.cursor.lease(count, who=who)
-        looked_at = self.may_expire or self.arguments.max_length_bytes is not None
-        if looked_at or (self.arguments.delivery_limit is not None and self.progress.counts):
-            offsets = sorted(record.offset for record in self._living(ranges))
-            return ranges_of(offsets)
-        return sorted(ranges)
+        return ranges_of(sorted(record.offset for record in self._living(ranges)))
 
     def release(self, ranges: Sequence[Range]) -> None:
         """What was leased is ready again, as if nobody had had it."""

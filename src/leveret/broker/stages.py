@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from leveret.amqp.errors import AccessRefused, PreconditionFailed
+from leveret.amqp.frames import OVERHEAD_BYTES
 from leveret.amqp.names import to_bytes, to_text
 from leveret.broker import overflow, publishing, replyto, sidelogs
 from leveret.broker.accounts import User
@@ -68,6 +69,8 @@ class StageNote(msgspec.Struct, frozen=True, tag="stage", array_like=True):
     places: list[tuple[int, int, int]]
     """For each queue: the id of its log, and the first offset and the one behind the last."""
     due_us: int
+    user: str = ""
+    """Who has written it."""
 
     @property
     def key(self) -> tuple[str | int, ...]:
@@ -85,6 +88,8 @@ class CommitNote(msgspec.Struct, frozen=True, tag="commit", array_like=True):
     batch: int
     number: int
     """Grows with every commit of any query: the lowest is forgotten first."""
+    user: str = ""
+    """Who has committed it: the query is theirs."""
 
     @property
     def key(self) -> tuple[str | int, ...]:
@@ -144,10 +149,18 @@ class Stages:
 
     # writing
 
-    def write(self, name: StageName, rows: Sequence[Row], terms: Terms) -> None:
-        """Appends rows to a stage; all of them, or none and an error. Safe when the store's ticket is."""
+    def write(self, name: StageName, rows: Sequence[Row], terms: Terms, *, before: int = 0) -> None:
+        """Appends rows to a stage that has so many; all of them, or none and an error.
+
+        Safe when the store's ticket is. Without rows it is only seen whether all those before are there.
+        """
+        self._check_owner(name.query, terms.user)
         if name.batch <= self._last(name.query):
             return  # it was committed before: what is written again is not needed
+        if sum(part.rows for part in self._stages.get(name, ())) != before:
+            raise self._not_there(name)
+        if not rows:
+            return
         routed = self._route(rows, terms)
         for queue, messages in routed.items():
             if overflow.refuses(queue) and not overflow.has_room(queue, messages):
@@ -164,7 +177,7 @@ class Stages:
             transaction.append_held(queue.cursor, kept, who=_label(name))
         part = len(self._stages.get(name, ()))
         due_us = self._vhost.broker.now_us() + terms.timeout_us
-        note = StageNote(*name, part, len(rows), places, due_us)
+        note = StageNote(*name, part, len(rows), places, due_us, terms.user.name)
         change = self._notes.change(transaction)
         change.put(note)
         transaction.commit()
@@ -182,10 +195,19 @@ class Stages:
         """The messages by the queues they go to. A row that may not be published is an error for all."""
         known: dict[tuple[bytes, bytes], list[Queue]] = {}
         found: dict[Queue, list[Message]] = {}
-        seen = self._vhost.broker.seen_headers
+        seen, limits = self._vhost.broker.seen_headers, self._vhost.broker.limits
+        header_max = limits.frame_max - OVERHEAD_BYTES
         for exchange, key, header, body in rows:
             if header[:_SIZE_AT] != _CONTENT or int.from_bytes(header[_SIZE_AT:_FLAGS_AT]) != len(body):
                 raise PreconditionFailed("a row's content header does not belong to its body")
+            if len(header) > header_max:
+                raise PreconditionFailed(
+                    f"a row's properties take {len(header)} bytes: a frame has room for {header_max}"
+                )
+            if len(body) > limits.message_max_bytes:
+                raise PreconditionFailed(
+                    f"message size {len(body)} is larger than configured max size {limits.message_max_bytes}"
+                )
             meaning = publishing.look_at(seen, header)
             queues = known.get((exchange, key))
             if queues is None or meaning == publishing.SPECIAL:
@@ -237,19 +259,16 @@ class Stages:
 
     # ending
 
-    def commit(self, query: str, batch: int, stages: Iterable[str]) -> int | None:
+    def commit(self, query: str, batch: int, stages: Iterable[str], *, user: User) -> int | None:
         """Shows what these stages hold; how many rows, or None if the batch was committed before."""
+        self._check_owner(query, user)
         if batch <= self._last(query):
             self._drop([name for name in self._stages if name.query == query and name.batch <= batch])
             return None
         chosen = [StageName(query, batch, stage) for stage in dict.fromkeys(stages)]
         for name in chosen:
             if name not in self._stages:
-                raise LeaseRefused(
-                    "expired",
-                    f"stage '{name.stage}' of batch {batch} of query '{query}' is not there",
-                    hint="It has expired, or was aborted. Run the batch again, with a longer stageTimeout.",
-                )
+                raise self._not_there(name)
         shown = [part for name in chosen for part in self._stages[name]]
         others = [
             name
@@ -264,9 +283,9 @@ class Stages:
         for part in shown:
             change.remove(part.key)
         dropped = self._write_drop(transaction, change, others)
-        note = CommitNote(query, batch, self._commits + 1)
+        note = CommitNote(query, batch, self._commits + 1, user.name)
         change.put(note)
-        forgotten = self._forgotten(query)
+        forgotten = self._forgotten(note)
         for each in forgotten:
             change.remove(self._committed[each].key)
         transaction.commit()
@@ -284,8 +303,9 @@ class Stages:
         self._vhost.broker.counters.published += rows
         return rows
 
-    def abort(self, query: str, batch: int, stages: Iterable[str]) -> None:
+    def abort(self, query: str, batch: int, stages: Iterable[str], *, user: User) -> None:
         """Drops these stages of a batch, or all of them if none is named."""
+        self._check_owner(query, user)
         named = {StageName(query, batch, stage) for stage in stages}
         of_batch = [name for name in self._stages if name[:2] == (query, batch)]
         self._drop([name for name in of_batch if not named or name in named])
@@ -319,6 +339,23 @@ class Stages:
         return places
 
     # inside
+
+    def _check_owner(self, query: str, user: User) -> None:
+        """A query is whoever's came first with its name: others could make its batches count as known."""
+        note = self._committed.get(query)
+        owners = {part.user for name, parts in self._stages.items() if name.query == query for part in parts}
+        owner = note.user if note is not None else min(owners, default="")
+        if owner not in ("", user.name) and "administrator" not in user.tags:
+            raise AccessRefused(
+                f"query '{query}' in vhost '{self._vhost.name}' is of another user than '{user.name}'"
+            )
+
+    def _not_there(self, name: StageName) -> LeaseRefused:
+        return LeaseRefused(
+            "expired",
+            f"stage '{name.stage}' of batch {name.batch} of query '{name.query}' is not there, or not whole",
+            hint="It has expired, or was aborted. Run the batch again, with a longer stageTimeout.",
+        )
 
     def _last(self, query: str) -> int:
         note = self._committed.get(query)
@@ -355,14 +392,16 @@ class Stages:
             del self._stages[name]
             self._vhost.broker.timers.cancel((self, name))
 
-    def _forgotten(self, query: str) -> list[str]:
-        """Of too many queries the one that has not committed for longest.
+    def _forgotten(self, new: CommitNote) -> list[str]:
+        """Of too many queries the one that has not committed for longest, of the same user if there is one.
 
         Those of a single batch go first: nobody runs them again.
         """
-        if query in self._committed or len(self._committed) < QUERIES_MAX:
+        if new.query in self._committed or len(self._committed) < QUERIES_MAX:
             return []
-        return [min(self._committed.values(), key=lambda note: (note.batch > 0, note.number)).query]
+        own = [note for note in self._committed.values() if note.user == new.user]
+        notes = own or self._committed.values()
+        return [min(notes, key=lambda note: (note.batch > 0, note.number)).query]
 
 
 def _label(name: StageName) -> bytes:

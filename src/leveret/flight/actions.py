@@ -57,6 +57,8 @@ class Lease(_Said, frozen=True):
     max_messages: int | None = None
     max_bytes: int | None = None
     settle_only: bool = False
+    log_id: int | None = None
+    """Which queue it is, as `Opened` told."""
 
 
 class Leased(_Said, frozen=True):
@@ -78,6 +80,8 @@ class Plan(_Said, frozen=True):
     epoch: int
     start: int
     end: int
+    log_id: int | None = None
+    """Which queue it is, as `Opened` told."""
 
 
 class Portion(msgspec.Struct, frozen=True, array_like=True):

@@ -68,6 +68,8 @@ class Turns:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_us: int | None = None
         self._held_back = False
+        self._waiting: list[Callable[[], None]] = []
+        """What is to be done when publishers are not held back any more."""
         self._failing = False
 
     def start(self) -> None:
@@ -229,6 +231,17 @@ class Turns:
             self._held_back = behind
             for socket in list(self.sockets.values()):
                 socket.hold_back(behind)
+        if not behind and self._waiting:
+            waiting, self._waiting = self._waiting, []
+            for then in waiting:
+                then()
+
+    def when_caught_up(self, then: Callable[[], None]) -> None:
+        """Calls it when publishers are not held back: at once, or at the end of a later turn."""
+        if self._held_back:
+            self._waiting.append(then)
+        else:
+            then()
 
     @property
     def held_back(self) -> bool:

@@ -130,7 +130,8 @@ class LeaseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return False
 
     def _plan(self, start: int, end: int) -> actions.Planned:
-        request = actions.Plan(*self._name, epoch=self._open().epoch, start=start, end=end)
+        opened = self._open()
+        request = actions.Plan(*self._name, epoch=opened.epoch, start=start, end=end, log_id=opened.log_id)
         planned: actions.Planned = self._ask(request, actions.Planned)
         return planned
 
@@ -142,13 +143,15 @@ class LeaseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         max_bytes: int | None = None,
         settle_only: bool = False,
     ) -> actions.Leased:
+        opened = self._open()
         request = actions.Lease(
             *self._name,
-            epoch=self._open().epoch,
+            epoch=opened.epoch,
             start=start,
             max_messages=max_messages,
             max_bytes=max_bytes,
             settle_only=settle_only,
+            log_id=opened.log_id,
         )
         leased: actions.Leased = self._ask(request, actions.Leased)
         if self._last is None or leased.end >= self._last.end:

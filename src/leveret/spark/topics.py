@@ -86,7 +86,9 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._offset(ends) | {"ready": self._last.ready}
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        begun = end.get("from", {})
+        if "from" not in end:  # where the query begins: Spark's first batch may be empty
+            return []
+        begun = end["from"]
         first = begun | (self._offsets(start) if "from" in start else {})
         spans = {stream: (first[stream], stop) for stream, stop in self._offsets(end).items()}
         spans = {stream: span for stream, span in spans.items() if span[0] < span[1]}

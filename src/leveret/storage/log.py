@@ -18,11 +18,21 @@ from itertools import chain, pairwise, starmap
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
+from leveret.storage.briefs import Brief, Tables, of_rows
 from leveret.storage.catalog import LogImage
 from leveret.storage.errors import BadRequest, OffsetOutOfRange
 from leveret.storage.files import Files
 from leveret.storage.offsets import OffsetSet, Range
-from leveret.storage.records import PERSISTENT_FLAGS, Batch, Message, Record, batch_bytes, size_of
+from leveret.storage.records import (
+    FLAGS_BYTE,
+    PERSISTENT_FLAGS,
+    ROW_BYTES,
+    Batch,
+    Message,
+    Record,
+    batch_bytes,
+    size_of,
+)
 from leveret.storage.segment import Block, Report, Segment, SegmentInfo
 from leveret.storage.view import LogView
 
@@ -189,6 +199,32 @@ class Log:
         """The record at an offset; None when it is gone."""
         found = self.read([(offset, offset + 1)])
         return found[0] if found else None
+
+    def briefs(self, ranges: Iterable[Range]) -> Iterator[Brief]:
+        """What the records in the ranges are like, in their order; of those on disk no data is read."""
+        held = self._held
+        tables = Tables(held.segments)
+        for start, stop in ranges:
+            self.check_range(start, stop)
+            for rows in tables.between(start, min(stop, held.memory_from(stop))):
+                yield from of_rows(rows)
+            for each in chain(
+                _from_batches(held.frozen, start, stop), _from_batches(held.pending, start, stop)
+            ):
+                yield Brief(each.offset, each.time_us, each.flags, len(each.body))
+
+    def flags(self, ranges: Iterable[Range]) -> bytes:
+        """Of the records in the ranges: a byte each, beside the layout's own `FIRST`."""
+        held = self._held
+        tables = Tables(held.segments)
+        found = []
+        for start, stop in ranges:
+            self.check_range(start, stop)
+            for rows in tables.between(start, min(stop, held.memory_from(stop))):
+                found.append(rows[FLAGS_BYTE::ROW_BYTES])
+            for batches in (held.frozen, held.pending):
+                found.append(bytes(each.flags for each in _from_batches(batches, start, stop)))
+        return b"".join(found)
 
     def first_at(self, time_us: int) -> int:
         """The lowest offset that came in at this time or later; `next` when there is none yet."""

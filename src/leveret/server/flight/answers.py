@@ -42,8 +42,10 @@ class Answers:
         except (AmqpError, StorageError) as error:
             return refused(error)
 
-    def stage(self, user: str, descriptor: StageDescriptor, rows: list[Row]) -> actions.Answer:
-        """Takes rows in, hidden; no rows end a write, and check no more than who it is."""
+    def stage(
+        self, user: str, descriptor: StageDescriptor, rows: list[Row], *, before: int = 0
+    ) -> actions.Answer:
+        """Takes rows in, hidden, behind those before; no rows end a write, if all of those are there."""
         try:
             known = self._user(user)
             vhost = self._vhost(known, descriptor.vhost)
@@ -51,8 +53,7 @@ class Answers:
             terms = Terms(known, descriptor.mandatory, descriptor.unroutable, timeout_us)
             name = StageName(descriptor.query, descriptor.batch, descriptor.stage)
             self._broker.flush()
-            if rows:
-                vhost.batches().write(name, rows, terms)
+            vhost.batches().write(name, rows, terms, before=before)
         except (AmqpError, StorageError) as error:
             return refused(error)
         return actions.Done()
@@ -60,12 +61,7 @@ class Answers:
     def log_of(self, user: str, vhost: str, queue: str, log_id: int) -> Log:
         """The log that a reader wants to read; raises if it may not, or if it is not there."""
         found = self._queue(self._user(user), vhost, queue)
-        if found.log.id != log_id:
-            raise LeaseRefused(
-                "gone",
-                f"{found} is not the one that was to be read: it was deleted and declared again",
-                hint="Start the query with a new checkpoint.",
-            )
+        _check_same(found, log_id)
         return found.log
 
     def _do(self, user: User, request: actions.Request) -> actions.Answer:
@@ -86,6 +82,7 @@ class Answers:
                 return self._lease(self._consumed(user, request.vhost, request.queue), request)
             case actions.Plan():
                 queue = self._consumed(user, request.vhost, request.queue)
+                _check_same(queue, request.log_id)
                 leases = queue.queries()
                 found = leases.plan(leases.check(request.query, request.epoch), request.start, request.end)
                 return actions.Planned(queue.log.id, [_portion(lease) for lease in found if lease.ranges])
@@ -101,15 +98,17 @@ class Answers:
                 return self._snapshot(self._consumed(user, request.vhost, request.queue), request)
             case actions.Commit():
                 batches = self._vhost(user, request.vhost).batches()
-                shown = batches.commit(request.query, request.batch, request.stages)
+                shown = batches.commit(request.query, request.batch, request.stages, user=user)
                 return actions.Committed(shown or 0, shown is None)
             case actions.TakePicture() | actions.DropPicture():
                 raise AssertionError("the process that has the files does this")
             case actions.Abort():
-                self._vhost(user, request.vhost).batches().abort(request.query, request.batch, request.stages)
+                batches = self._vhost(user, request.vhost).batches()
+                batches.abort(request.query, request.batch, request.stages, user=user)
                 return actions.Done()
 
     def _lease(self, queue: Queue, request: actions.Lease) -> actions.Leased:
+        _check_same(queue, request.log_id)
         leases = queue.queries()
         query = leases.check(request.query, request.epoch)
         leases.settle(query, request.start)
@@ -180,6 +179,15 @@ def refused(error: AmqpError | StorageError) -> actions.Refused:
     if isinstance(error, AmqpError):
         return actions.Refused(error.code, error.sentence)
     return actions.Refused(541, str(error), error.hint)
+
+
+def _check_same(queue: Queue, log_id: int | None) -> None:
+    if log_id not in (None, queue.log.id):
+        raise LeaseRefused(
+            "gone",
+            f"{queue} is not the one that was to be read: it was deleted and declared again",
+            hint="Start the query with a new checkpoint.",
+        )
 
 
 def _portion(lease: LeaseNote) -> actions.Portion:

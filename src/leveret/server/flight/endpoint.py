@@ -172,8 +172,12 @@ class FlightEndpoint:
             case wire.Stage():
                 self._turns.begin()
                 descriptor = tickets.decode_descriptor(question.descriptor)
-                answer = self._answers.stage(question.user, descriptor, question.rows)
-                self._reply(number, answer, writer, durable=not question.rows)
+                stage = self._answers.stage
+                answer = stage(question.user, descriptor, question.rows, before=question.before)
+                if question.rows:  # who gets no answer sends no more
+                    self._turns.when_caught_up(lambda: self._reply(number, answer, writer, durable=False))
+                else:
+                    self._reply(number, answer, writer, durable=True)
             case wire.View():
                 self._begin(self._view(number, question, writer))
             case wire.Checkpoint():

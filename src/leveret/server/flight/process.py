@@ -235,11 +235,13 @@ class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
         _read(tickets.decode_descriptor, descriptor.command)
         if not reader.schema.equals(schemas.WRITE):
             raise flight.FlightServerError(f"rows must be like {schemas.WRITE}, not like {reader.schema}")
+        before = 0
         for chunk in reader:
             rows = list(zip(*(column.to_pylist() for column in chunk.data.columns), strict=True))
             for some in _slices(rows):
-                self._stage(wire.Stage(user, descriptor.command, some))
-        self._stage(wire.Stage(user, descriptor.command, []))
+                self._stage(wire.Stage(user, descriptor.command, some, before))
+                before += len(some)
+        self._stage(wire.Stage(user, descriptor.command, [], before))
 
     def _stage(self, rows: wire.Stage) -> None:
         reply = self._line.ask(rows)

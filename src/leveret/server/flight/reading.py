@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice, starmap
 from typing import Final
 from weakref import WeakKeyDictionary
 
 from leveret.amqp.errors import PreconditionFailed
+from leveret.broker import weighing
 from leveret.broker.accounts import User
 from leveret.broker.groups import topics
 from leveret.broker.groups.group import Group
@@ -30,9 +31,6 @@ from leveret.flight.tickets import pack_ranges, unpack_ranges
 from leveret.server.flight import shares
 from leveret.storage.offsets import OffsetSet, Range
 
-WEIGHED_MAX: Final = 65_536
-"""So many messages at most are in a batch whose bytes are limited: each of them is looked at."""
-_WEIGHED_AT_ONCE: Final = 1024
 _REASON_BYTES_MAX: Final = 255
 
 
@@ -123,7 +121,7 @@ class Reading:
         limit = sum(available) if request.max_messages is None else request.max_messages
         if request.max_bytes is None:
             return shares.by_count(available, limit, turn=turn)
-        weighed = shares.by_count(available, min(limit, WEIGHED_MAX), turn=turn)
+        weighed = shares.by_count(available, min(limit, weighing.COUNT_MAX), turn=turn)
         sizes = [islice(each.sizes(), count) for each, count in zip(unread, weighed, strict=True)]
         return shares.by_bytes(sizes, request.max_bytes, turn=turn)
 
@@ -185,13 +183,15 @@ class _Unread:
         raise AssertionError("more messages than there are")
 
     def sizes(self) -> Iterator[int]:
-        """Of the bodies, in order; nothing for those that are damaged."""
-        for start, stop in self._ranges:
-            for first in range(start, stop, _WEIGHED_AT_ONCE):
-                piece = (first, min(stop, first + _WEIGHED_AT_ONCE))
-                records = self.stream.log.read([piece])
-                yield from (len(record.body) for record in records)
-                yield from (0 for _ in range(piece[1] - piece[0] - len(records)))
+        """Of the bodies, in order; nothing for those that are gone."""
+        found = self.stream.log.briefs(self._ranges)
+        brief = next(found, None)
+        for offset in chain.from_iterable(starmap(range, self._ranges)):
+            if brief is not None and brief.offset == offset:
+                yield brief.body_bytes
+                brief = next(found, None)
+            else:
+                yield 0
 
 
 def readable(stream: Stream) -> int:

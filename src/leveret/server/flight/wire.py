@@ -62,6 +62,8 @@ class Stage(_Message, frozen=True):
     user: str
     descriptor: bytes
     rows: list[tuple[bytes, bytes, bytes, bytes]]
+    before: int
+    """How many rows of the stage were sent before these."""
 
 
 class Checkpoint(_Message, frozen=True):

@@ -1,0 +1,270 @@
+"""What bulk readers and writers may not do to each other, to others, and to the broker's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pika
+import pytest
+
+from leveret.amqp.properties import encode
+from leveret.broker.accounts import hash_password
+from leveret.broker.definitions import PermissionRow, UserRow
+from leveret.flight import actions
+from leveret.flight.tickets import StageDescriptor, unpack_ranges
+from leveret.server.flight.answers import Answers
+from leveret.storage.segment import Segment
+from leveret.testing.broker import Broker
+
+HOUR_S = 3600.0
+BODY_BYTES = 64 << 10
+QUEUE = "q"
+
+
+class Asked:
+    """What the Flight process asks of a broker: `asked(actions.Open(...))`, `asked.stage(...)`."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self._answers = Answers(broker.server.broker)
+
+    def __call__(self, request: actions.Request, user: str = "guest") -> Any:
+        return self._in_a_turn(lambda: self._answers.to(user, request))
+
+    def stage(self, stage: str, bodies: list[bytes], *, before: int, **options: Any) -> Any:
+        user, batch = options.get("user", "guest"), options.get("batch", 0)
+        header = options.get("header", {"delivery_mode": 2})
+        descriptor = StageDescriptor("/", "writer", batch, stage, timeout_s=600.0)
+        rows = [(b"", QUEUE.encode(), encode(header, len(body)), body) for body in bodies]
+        return self._in_a_turn(lambda: self._answers.stage(user, descriptor, rows, before=before))
+
+    def _in_a_turn(self, asked: Callable[[], Any]) -> Any:
+        def run() -> Any:
+            self.broker.server.turns.begin()
+            return asked()
+
+        return self.broker.call(run)
+
+    def lease(self, opened: actions.Opened, start: int, **options: Any) -> Any:
+        return self(actions.Lease("/", QUEUE, "nightly", opened.epoch, start, **options))
+
+    def offsets(self, opened: actions.Opened, start: int, end: int) -> list[int]:
+        planned = self(actions.Plan("/", QUEUE, "nightly", opened.epoch, start, end))
+        ranges = [each for portion in planned.portions for each in unpack_ranges(portion.ranges)]
+        return [offset for start, stop in ranges for offset in range(start, stop)]
+
+    def held(self) -> int:
+        return self.broker.call(lambda: self.broker.server.broker.vhosts["/"].queues[QUEUE].unacked)
+
+    def open(self, name: str = "nightly") -> actions.Opened:
+        opened = self(actions.Open("/", QUEUE, name, HOUR_S))
+        assert isinstance(opened, actions.Opened)
+        return opened
+
+
+def declare(
+    broker: Broker, bodies: list[bytes], arguments: dict[str, Any] | None = None, **said: str
+) -> None:
+    """The queue, with messages."""
+    connection = pika.BlockingConnection(pika.URLParameters(broker.url))
+    channel = connection.channel()
+    channel.queue_declare(QUEUE, durable=True, arguments=arguments)
+    channel.confirm_delivery()
+    for body in bodies:
+        channel.basic_publish("", QUEUE, body, pika.BasicProperties(delivery_mode=2, **said))
+    connection.close()
+
+
+@pytest.fixture
+def asked(leveret_broker: Broker) -> Asked:
+    declare(leveret_broker, [])
+    return Asked(leveret_broker)
+
+
+def add_user(broker: Broker, name: str, tags: str = "") -> None:
+    accounts = broker.server.broker.accounts
+    accounts.put(UserRow(name, hash_password(b"secret", b"salt"), tags))
+    accounts.permit(PermissionRow("/", name, ".*", ".*", ".*"))
+
+
+class TestStages:
+    def test_a_stage_that_expires_while_it_is_written_is_not_shown_in_part(self, asked, leveret_clock):
+        assert asked.stage("s", [b"1", b"2"], before=0) == actions.Done()
+        leveret_clock.advance(601)
+        for bodies, before in (([b"3", b"4"], 2), ([], 2), ([], 4)):
+            refused = asked.stage("s", bodies, before=before)
+            assert (refused.kind, refused.code) == ("expired", 406)
+        refused = asked(actions.Commit("/", "writer", 0, ["s"]))
+        assert "is not there" in refused.text
+        assert asked.broker.depth(QUEUE) == 0
+
+    def test_a_stage_that_is_whole_is_shown(self, asked):
+        for bodies, before in (([b"1", b"2"], 0), ([b"3"], 2), ([], 3)):
+            assert asked.stage("s", bodies, before=before) == actions.Done()
+        assert asked(actions.Commit("/", "writer", 0, ["s"])) == actions.Committed(3, False)
+        assert asked.broker.depth(QUEUE) == 3
+        assert asked.stage("t", [b"4"], before=7) == actions.Done(), "its batch is known: nobody needs it"
+
+    @pytest.mark.parametrize("is_committed", [False, True])
+    def test_nobody_ends_the_batches_of_another_user(self, asked, is_committed):
+        add_user(asked.broker, "ann")
+        add_user(asked.broker, "bob")
+        if is_committed:
+            asked.stage("r", [b"0"], before=0, user="ann")
+            asked(actions.Commit("/", "writer", 0, ["r"]), "ann")
+        assert asked.stage("s", [b"1"], before=0, user="ann", batch=1) == actions.Done()
+        strange = [
+            asked(actions.Commit("/", "writer", 1 << 62, []), "bob"),
+            asked(actions.Commit("/", "writer", 1, ["s"]), "bob"),
+            asked(actions.Abort("/", "writer", 1, []), "bob"),
+            asked.stage("t", [b"2"], before=0, user="bob", batch=1),
+        ]
+        said = "query 'writer' in vhost '/' is of another user than 'bob'"
+        assert [(each.code, each.text) for each in strange] == [(403, said)] * 4
+        assert asked(actions.Commit("/", "writer", 1, ["s"]), "ann") == actions.Committed(1, False)
+
+    def test_an_administrator_may_go_on_with_the_query_of_another(self, asked):
+        add_user(asked.broker, "ann")
+        asked.stage("s", [b"1"], before=0, user="ann")
+        asked(actions.Commit("/", "writer", 0, ["s"]), "ann")
+        assert asked(actions.Commit("/", "writer", 0, ["s"])) == actions.Committed(0, True)
+        assert asked(actions.Commit("/", "writer", 1, [])) == actions.Committed(0, False)
+        assert asked(actions.Commit("/", "writer", 2, []), "ann").code == 403
+
+    def test_names_that_a_user_makes_up_push_out_no_others(self, asked, monkeypatch):
+        monkeypatch.setattr("leveret.broker.stages.QUERIES_MAX", 10)
+        for name in ("ann", "bob"):
+            add_user(asked.broker, name)
+        for number in range(5):
+            asked(actions.Commit("/", f"ann-{number}", 7, []), "ann")
+        for number in range(50):
+            assert asked(actions.Commit("/", f"bob-{number}", 1 + number, []), "bob").known is False
+        assert all(asked(actions.Commit("/", f"ann-{number}", 7, []), "ann").known for number in range(5))
+
+    def test_a_message_that_nobody_could_get_is_not_taken(self, asked, monkeypatch):
+        refused = asked.stage("s", [b"x"], before=0, header={"headers": {"trace": "x" * 140_000}})
+        assert refused.code == 406
+        assert "a frame has room for 131064" in refused.text
+        assert (
+            asked.stage("s", [b"x"], before=0, header={"headers": {"trace": "x" * 130_000}}) == actions.Done()
+        )
+
+    def test_who_is_held_back_with_the_publishers_gets_its_answer_later(self, leveret_broker):
+        turns = leveret_broker.server.turns
+        came: list[int] = []
+
+        def ask(on: bool, number: int) -> None:
+            turns.broker.set_alarm("memory", on=on)
+            turns._hold_back()
+            turns.when_caught_up(lambda: came.append(number))
+
+        leveret_broker.call(lambda: ask(True, 1))
+        assert came == []
+        leveret_broker.call(lambda: ask(False, 2))
+        assert came == [1, 2]
+
+
+class TestLeases:
+    def test_a_query_that_begins_anew_shares_nothing_with_one_that_was_released(self, asked):
+        declare(asked.broker, [b"%d" % number for number in range(10)])
+        old = asked.open()
+        assert asked.lease(old, 0, max_messages=3).end == 1
+        assert asked.lease(old, 1, max_messages=3).end == 2
+        asked(actions.Release("/", QUEUE, "nightly"))
+        new = asked.open()
+        assert new.epoch > old.epoch
+        assert new.settled == new.last == 2
+        assert asked.lease(old, 2).kind == "fenced"
+        assert asked.lease(new, 2, max_messages=3).end == 3
+        assert asked.lease(new, 1).kind == "settled", "an old checkpoint"
+        assert (asked.broker.depth(QUEUE), asked.held()) == (4, 3)
+        assert asked.offsets(new, 2, 3) == [3, 4, 5]
+
+    def test_so_it_is_after_a_restart(self, asked):
+        declare(asked.broker, [b"1", b"2"])
+        old = asked.open()
+        asked.lease(old, 0)
+        asked(actions.Release("/", QUEUE, "nightly"))
+        declare(asked.broker, [b"3"])  # when it is confirmed, all before is on disk
+        asked.broker.crash()
+        asked.broker.start()
+        new = Asked(asked.broker).open()
+        assert (new.epoch > old.epoch, new.settled) == (True, 1)
+
+    def test_a_queue_that_was_declared_again_knows_no_run_over_the_old_one(self, asked):
+        declare(asked.broker, [b"1"])
+        old = asked.open()
+        connection = pika.BlockingConnection(pika.URLParameters(asked.broker.url))
+        connection.channel().queue_delete(QUEUE)
+        declare(asked.broker, [b"2"])
+        new = asked.open()
+        assert new.epoch == old.epoch
+        assert asked.lease(new, 0, log_id=new.log_id).end == 1
+        for refused in (
+            asked.lease(old, 1, log_id=old.log_id),
+            asked(actions.Plan("/", QUEUE, "nightly", old.epoch, 0, 1, old.log_id)),
+        ):
+            assert refused.kind == "gone"
+            assert "it was deleted and declared again" in refused.text
+        assert asked.held() == 1, "the lease of the new one is not acked"
+
+
+@pytest.fixture
+def loads(monkeypatch):
+    """The blocks that were read, with their bodies."""
+    found = []
+    load = Segment.load
+
+    def watched(self, block):
+        if block.length >= BODY_BYTES:
+            found.append(block)
+        return load(self, block)
+
+    monkeypatch.setattr(Segment, "load", watched)
+    return found
+
+
+class TestMemory:
+    """Nobody reads a million bodies to lend them."""
+
+    def restarted(self, tmp_path, arguments=None, **said):
+        """A broker that finds 200 messages of 64 KiB on its disk: at least seven blocks."""
+        with Broker(tmp_path) as broker:
+            declare(broker, [b"x" * BODY_BYTES] * 200, arguments, **said)
+        return Broker(tmp_path)
+
+    def test_a_lease_of_a_plain_queue_reads_no_bodies(self, tmp_path, loads):
+        with self.restarted(tmp_path) as broker:
+            asked = Asked(broker)
+            assert asked.lease(asked.open(), 0).messages == 200
+            assert len(loads) <= 1, "the first message may be one that expires"
+
+    def test_one_that_is_limited_by_bytes_reads_none_either(self, tmp_path, loads):
+        with self.restarted(tmp_path) as broker:
+            asked = Asked(broker)
+            opened = asked.open()
+            assert asked.lease(opened, 0, max_bytes=5 * BODY_BYTES).messages == 5
+            assert asked.lease(opened, 1, max_bytes=5 * BODY_BYTES - 1).messages == 4
+            assert asked.lease(opened, 2, max_bytes=1).messages == 1
+            assert asked.offsets(opened, 2, 3) == [9]
+            assert len(loads) <= 1
+
+    @pytest.mark.parametrize(
+        ("arguments", "said"),
+        [
+            ({"x-message-ttl": 3_600_000}, {}),
+            ({"x-max-length-bytes": 1 << 30}, {}),
+            ({}, {"expiration": "3600000"}),
+        ],
+        ids=["ttl", "bytes", "expiration"],
+    )
+    def test_where_messages_must_be_looked_at_a_lease_is_small(self, tmp_path, monkeypatch, arguments, said):
+        monkeypatch.setattr("leveret.broker.queue.LOOKED_AT_BYTES", 10 * BODY_BYTES)
+        with self.restarted(tmp_path, arguments, **said) as broker:
+            asked = Asked(broker)
+            opened = asked.open()
+            for number in range(20):
+                assert asked.lease(opened, number).messages == 10
+            assert asked.offsets(opened, 19, 20) == list(range(190, 200))
+            assert asked.lease(opened, 20).messages == 0
