@@ -61,7 +61,14 @@ SETTLED = Entry(Kind.SETTLED, [(0, 1)], Outcome.ACKED, b"c1", 0, TIME_US)
 RETURNED = Entry(Kind.RETURNED, [(3, 5), (9, 10)], 1, b"c1", TIME_US + 5_000_000, TIME_US)
 OFFSETS = OffsetSet([(3, 5), (9, 10), (65_536, 131_072)])
 LEASE = leases.LeaseNote("lake", 12, [(5, 9), (1000, 1001)], 6, {8: 1})
-NOTES = (leases.QueryNote, leases.LeaseNote, stages.StageNote, stages.CommitNote, registry.GroupNote)
+NOTES = (
+    leases.QueryNote,
+    leases.LeaseNote,
+    leases.FloorNote,
+    stages.StageNote,
+    stages.CommitNote,
+    registry.GroupNote,
+)
 LAYOUTS = {
     "File header": formats._FIELDS.format + "Q",
     "Whole file": durable._LENGTHS.format,

@@ -22,12 +22,16 @@ OPTIONS = SourceOptions.parse(
     {"url": "amqp://me:s3cret@127.0.0.1:1/", "queue": "q", "brokerTimeout": "5s", "cursor": "c"}
 )
 
+LOGIN = "Basic bWU6czNjcmV0"
+"""me:s3cret"""
+
 
 class Pretended(flight.FlightServerBase):
     """Answers with what the test puts into `answers`; reads give the offsets that were asked for."""
 
     def __init__(self, location: str = "grpc+tcp://127.0.0.1:0", **tls) -> None:
-        super().__init__(location, middleware={"login": _Logins()}, **tls)
+        self.logins: list[str] = []
+        super().__init__(location, middleware={"login": _Logins(self.logins)}, **tls)
         self.answers: list[actions.Answer | Exception] = []
         self.reads: list[list[tuple[int, int]]] = []
         self.cuts: list[Exception] = []
@@ -54,8 +58,13 @@ class Pretended(flight.FlightServerBase):
 
 
 class _Logins(flight.ServerMiddlewareFactory):
+    def __init__(self, seen: list[str]) -> None:
+        super().__init__()
+        self._seen = seen
+
     def start_call(self, info, headers):
-        if headers["authorization"] != ["Basic bWU6czNjcmV0"]:  # me:s3cret
+        self._seen += headers["authorization"]
+        if headers["authorization"] != [LOGIN]:
             raise flight.FlightUnauthenticatedError("who?")
 
 
@@ -106,6 +115,16 @@ def test_a_broker_that_came_back_elsewhere_is_found(server, monkeypatch):
     with Calls(gone) as calls:
         assert calls.ask(actions.Release("/", "q", "c"), actions.Done) == actions.Done()
         assert calls.location == f"grpc+tcp://127.0.0.1:{server.port}"
+
+
+def test_a_broker_that_is_found_at_another_url_gets_the_login_of_that(server, monkeypatch):
+    both = SourceOptions.parse({"url": f"amqp://other:hidden@127.0.0.1:2/,{OPTIONS.url}", "queue": "q"})
+    there = Endpoint(both, "Leveret", f"grpc+tcp://127.0.0.1:{server.port}", answered=1)
+    monkeypatch.setattr(calls_module, "find", lambda options, timeout_s: there)
+    server.answers = [actions.Done()]
+    with Calls(Endpoint(both, "Leveret", "grpc+tcp://127.0.0.1:1")) as calls:
+        assert calls.ask(actions.Release("/", "q", "c"), actions.Done) == actions.Done()
+    assert server.logins == [LOGIN]
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="Install openssl to make a certificate.")

@@ -1,10 +1,13 @@
 """Which broker it is: found over AMQP, and a Leveret is never taken for something else."""
 
+import pickle
 import threading
 
 import pytest
 
-from leveret.spark.endpoint import find
+from leveret.flight import actions
+from leveret.spark.calls import Calls
+from leveret.spark.endpoint import Endpoint, find
 from leveret.spark.errors import BrokerAway, BrokerRefused
 from leveret.spark.options import SourceOptions
 from leveret.testing.broker import Broker
@@ -34,6 +37,25 @@ def test_a_rabbitmq_is_served_over_amqp(rabbitmq):
 def test_the_first_url_that_answers_is_used(leveret):
     found = find(options(f"amqp://guest:guest@127.0.0.1:1/,{leveret.url}"))
     assert found.is_leveret
+
+
+def test_the_login_is_that_of_the_url_that_answered(leveret):
+    found = pickle.loads(pickle.dumps(find(options(f"amqp://first:s3cret@127.0.0.1:1/,{leveret.url}"))))
+    assert (found.login.user, found.login.password) == ("guest", "guest")
+    with Calls(found) as calls, pytest.raises(BrokerRefused, match="no queue 'q'"):
+        calls.ask(actions.Snapshot("/", "q"), actions.Planned)
+    for secret in ("s3cret", "guest"):
+        assert secret not in repr(found)
+
+
+def test_the_login_goes_along_when_the_broker_is_found_at_another_of_the_urls():
+    urls = "amqp://a:x@h1/,amqp://b:y@h2/,amqp://c:z@[::1]/,amqp://d:w@h2:5673/"
+    found = Endpoint(options(urls), "Leveret", "grpc+tcp://h1:1")
+    assert found.login.user == "a"
+    assert found.at("grpc+tcp://h2:1").login.user == "b"
+    assert found.at("grpc+tls://[::1]:1").login.user == "c"
+    assert found.at("grpc+tcp://gate:443").login.user == "a"
+    assert Endpoint(options(urls), "Leveret", "grpc+tcp://h2:1", 3).at("grpc+tcp://h2:2").login.user == "d"
 
 
 def test_a_leveret_without_flight_is_refused_and_not_read_in_another_way():

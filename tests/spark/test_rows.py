@@ -296,6 +296,25 @@ def test_a_value_that_can_not_be_sent_is_named(column, values, sentence):
     assert len(str(raised.value)) < 300
 
 
+def test_headers_may_fill_a_frame_but_no_more():
+    room_bytes = 131_072 - 8 - len(properties.encode({"delivery_mode": 2, "headers": {"é": ""}}, 0))
+    filling = {"é": "x" * room_bytes}
+    assert sent(headers=maps(None, filling))[1] == {"delivery_mode": 2, "headers": filling}
+    with pytest.raises(BadValue) as raised:
+        sent(headers=maps(None, filling, {"é": "x" * room_bytes + "y"}, {"é": "x" * 200_000}))
+    assert "column 'headers' has the value [('é', 'xxx" in str(raised.value)
+    assert "content header of 131065 bytes, and a frame has room for 131064" in str(raised.value)
+    assert len(str(raised.value)) < 300
+
+
+def test_other_properties_count_for_the_frame_of_the_headers():
+    room_bytes = 131_072 - 8 - len(properties.encode({"delivery_mode": 2, "headers": {"h": ""}}, 0))
+    headers = maps({"h": "x" * room_bytes}, {"h": ""})
+    assert len(sent(headers=headers, app_id=texts(None, "a" * 255))) == 2
+    with pytest.raises(BadValue, match="content header of 131066 bytes"):
+        sent(headers=headers, app_id=texts("a", None))
+
+
 # what is refused, by the schema
 
 

@@ -435,6 +435,28 @@ def test_what_is_in_hand_is_bounded_in_bytes(rabbitmq, fresh, tmp_path, monkeypa
     assert empties(rabbitmq.url, queue)
 
 
+def test_a_consumer_that_has_enough_in_hand_reads_on_to_take_its_leave(
+    rabbitmq, fresh, tmp_path, monkeypatch
+):
+    queue = fresh()
+    publish(rabbitmq.url, queue, ["x" * 20_000] * 30)
+    monkeypatch.setattr(consuming, "_IN_HAND_BYTES_MAX", 100_000)
+    deaf: list[bool] = []
+    close = consuming.Intake.close
+
+    async def watched(intake: consuming.Intake) -> None:
+        deaf.append(intake._channel.session._paused)
+        await close(intake)
+
+    monkeypatch.setattr(consuming.Intake, "close", watched)
+    consumer = consuming.QueueConsumer(options(rabbitmq.url, queue, tmp_path), prefetch=30)
+    consumer.open()
+    assert consumer.take(max_messages=1, max_bytes=None, wait_s=10)
+    assert consumer._held
+    consumer.close()
+    assert deaf == [False]
+
+
 def test_a_batch_is_cut_into_as_many_partitions_as_are_wanted(rabbitmq, fresh, tmp_path):
     queue = fresh()
     publish(rabbitmq.url, queue, bodies(100))

@@ -8,10 +8,13 @@ from typing import Any
 
 import pika
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
 from leveret.client import BlockingConnection, Message
+from leveret.spark import streams
 from leveret.spark.errors import BadOption, BrokerAway, BrokerRefused, DataLost, WrongCheckpoint
+from leveret.spark.following import StreamEnds
 from leveret.spark.options import SourceOptions
 from leveret.spark.spooled import SpoolStreamReader
 from leveret.spark.streams import StreamBatchReader, StreamReader
@@ -301,6 +304,151 @@ def test_a_checkpoint_of_another_stream_is_refused(rabbitmq, stream):
     reader.stop()
 
 
+def delete(url: str, stream: str) -> None:
+    connection = pika.BlockingConnection(pika.URLParameters(url))
+    connection.channel().queue_delete(stream)
+    connection.close()
+
+
+@pytest.fixture
+def hasty(monkeypatch) -> None:
+    """What an earlier stream had is not waited for as long as a slow broker may need."""
+    monkeypatch.setattr(streams, "_PATIENT_S", 0.3)
+
+
+def checkpoint_at_50(url: str, stream: str) -> dict[str, Any]:
+    """Of a query that has read the stream to its end."""
+    append(url, stream, bodies(50))
+    reader = StreamReader(options(url, stream))
+    end = grown(reader, reader.initialOffset())
+    reader.stop()
+    assert end["offset"] == 50
+    return end
+
+
+def declare_again(url: str, stream: str, count: int) -> None:
+    delete(url, stream)
+    declare(url, stream)
+    append(url, stream, bodies(count))
+
+
+DECLARED_AGAIN = "is at offset 50 of an earlier stream '.*', which was deleted since: .* of this one is at 29"
+
+
+@pytest.mark.parametrize("limit", [ReadAllAvailable(), ReadMaxRows(10), ReadMaxBytes(100)])
+@pytest.mark.parametrize("available_now", [False, True])
+def test_a_checkpoint_of_a_stream_that_was_declared_again_is_refused(
+    rabbitmq, stream, hasty, limit, available_now
+):
+    start = checkpoint_at_50(rabbitmq.url, stream)
+    declare_again(rabbitmq.url, stream, 30)
+    reader = StreamReader(options(rabbitmq.url, stream))
+    if available_now:
+        reader.prepareForTriggerAvailableNow()
+    with pytest.raises(WrongCheckpoint, match=DECLARED_AGAIN):
+        reader.latestOffset(start, limit)
+    reader.stop()
+
+
+def test_a_planned_batch_of_a_stream_that_was_declared_again_is_refused(rabbitmq, stream, hasty):
+    end = checkpoint_at_50(rabbitmq.url, stream)
+    declare_again(rabbitmq.url, stream, 30)
+    reader = StreamReader(options(rabbitmq.url, stream))
+    with pytest.raises(WrongCheckpoint, match=DECLARED_AGAIN):
+        reader.partitions(reader.initialOffset(), end)
+    reader.stop()
+
+
+def test_without_fail_on_data_loss_a_stream_that_was_declared_again_is_read_from_its_beginning(
+    rabbitmq, stream, hasty, caplog
+):
+    planned = checkpoint_at_50(rabbitmq.url, stream)
+    declare_again(rabbitmq.url, stream, 30)
+    chosen = options(rabbitmq.url, stream, failOnDataLoss="false")
+    reader = StreamReader(chosen)
+    assert reader.partitions(reader.initialOffset(), planned) == []
+    end = reader.latestOffset(planned, ReadMaxRows(20))
+    assert rows_of(reader, reader.partitions(planned, end), chosen) == numbered(20)
+    assert "which was deleted since" in caplog.text
+    assert "the query goes on from 0" in caplog.text
+    reader.stop()
+    again = StreamReader(chosen)
+    assert rows_of(again, again.partitions(planned, end), chosen) == numbered(20)
+    later = grown(again, end)
+    assert rows_of(again, again.partitions(end, later), chosen) == numbered(10, 20)
+    again.stop()
+
+
+def test_a_stream_that_was_declared_again_and_is_empty_is_refused_at_its_first_message(
+    rabbitmq, stream, hasty
+):
+    start = checkpoint_at_50(rabbitmq.url, stream)
+    declare_again(rabbitmq.url, stream, 0)
+    reader = StreamReader(options(rabbitmq.url, stream))
+    for _ in range(3):
+        assert reader.latestOffset(start, ReadAllAvailable()) == start
+    append(rabbitmq.url, stream, bodies(30))
+    with pytest.raises(WrongCheckpoint, match=r"offset 50 of an earlier stream"):
+        until_noticed(lambda: reader.latestOffset(start, ReadAllAvailable()))
+    reader.stop()
+
+
+def test_a_stream_that_is_declared_again_under_an_idle_query_is_noticed(rabbitmq, stream, hasty, monkeypatch):
+    monkeypatch.setattr(streams, "_IDLE_S", 0.5)
+    start = checkpoint_at_50(rabbitmq.url, stream)
+    reader = StreamReader(options(rabbitmq.url, stream))
+    assert reader.latestOffset(start, ReadAllAvailable()) == start
+    declare_again(rabbitmq.url, stream, 30)
+    with pytest.raises(WrongCheckpoint, match=DECLARED_AGAIN):
+        until_noticed(lambda: reader.latestOffset(start, ReadAllAvailable()))
+    reader.stop()
+
+
+@pytest.mark.parametrize("available_now", [False, True])
+def test_a_stream_whose_last_messages_come_late_is_not_taken_for_another_one(
+    rabbitmq, stream, monkeypatch, available_now
+):
+    start = checkpoint_at_50(rabbitmq.url, stream)
+    append(rabbitmq.url, stream, bodies(10, 50))
+    seen, stop = [30], StreamEnds.stop
+    monkeypatch.setattr(StreamEnds, "stop", lambda ends: seen.pop() if seen else stop(ends))
+    chosen = options(rabbitmq.url, stream)
+    reader = StreamReader(chosen)
+    if available_now:
+        reader.prepareForTriggerAvailableNow()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert rows_of(reader, reader.partitions(start, end), chosen) == numbered(10, 50)
+    assert not seen
+    reader.stop()
+
+
+def test_a_stream_that_ends_where_the_checkpoint_is_goes_on(rabbitmq, stream):
+    start = checkpoint_at_50(rabbitmq.url, stream)
+    chosen = options(rabbitmq.url, stream)
+    reader = StreamReader(chosen)
+    for _ in range(3):
+        assert reader.latestOffset(start, ReadAllAvailable()) == start
+    append(rabbitmq.url, stream, bodies(1, 50))
+    end = grown(reader, start)
+    assert rows_of(reader, reader.partitions(start, end), chosen) == numbered(1, 50)
+    reader.stop()
+
+
+def test_a_query_may_begin_at_an_offset_that_is_still_to_come(rabbitmq, stream):
+    append(rabbitmq.url, stream, bodies(5))
+    chosen = options(rabbitmq.url, stream, startingPosition="7")
+    reader = StreamReader(chosen)
+    start = reader.initialOffset()
+    for _ in range(2):
+        assert reader.latestOffset(start, ReadAllAvailable()) == start
+    append(rabbitmq.url, stream, bodies(5, 5))
+    end = grown(reader, start)
+    while end["offset"] < 10:
+        end = grown(reader, end)
+    assert rows_of(reader, reader.partitions(start, end), chosen) == numbered(3, 7)
+    reader.stop()
+
+
 def test_a_busy_stream_is_read_up_to_where_it_was_seen(rabbitmq, stream):
     stop = threading.Event()
 
@@ -350,6 +498,33 @@ def test_spark_reads_a_stream_and_goes_on_where_it_was(spark, rabbitmq, stream, 
         found = table.select("offset", "body").orderBy("offset").collect()
         assert [tuple(row) for row in found] == numbered(start + count)
         append(rabbitmq.url, stream, bodies(300, 500))
+
+
+@pytest.mark.needs_java
+def test_spark_stops_at_a_stream_that_was_declared_again_or_goes_on_from_its_beginning(
+    spark, rabbitmq, stream, tmp_path
+):
+    def run(**more: str) -> list[tuple[int, str]]:
+        query = (
+            spark.readStream.format("leveret")
+            .options(url=rabbitmq.url, stream=stream, decode="text", **more)
+            .load()
+            .writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start(str(tmp_path / "table"))
+        )
+        assert query.awaitTermination(120)
+        table = spark.read.parquet(str(tmp_path / "table"))
+        return sorted(tuple(row) for row in table.select("offset", "body").collect())
+
+    append(rabbitmq.url, stream, bodies(50))
+    assert run() == numbered(50)
+    declare_again(rabbitmq.url, stream, 30)
+    with pytest.raises(StreamingQueryException, match=DECLARED_AGAIN):
+        run()
+    assert run(failOnDataLoss="false") == sorted(numbered(50) + numbered(30))
+    append(rabbitmq.url, stream, bodies(10, 30))
+    assert run() == sorted(numbered(50) + numbered(40))
 
 
 def test_a_stream_that_is_named_as_a_queue_is_noticed(rabbitmq, stream, tmp_path):

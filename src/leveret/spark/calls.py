@@ -18,7 +18,6 @@ import msgspec
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from leveret.client.endpoint import Endpoint as AmqpEndpoint
 from leveret.flight import actions, schemas, tickets
 from leveret.spark import ranges
 from leveret.spark.endpoint import Endpoint, find
@@ -146,9 +145,9 @@ class Calls:
         return self._client
 
     def _call_options(self, timeout_s: float | None = None) -> flight.FlightCallOptions:
-        said = AmqpEndpoint.parse(self._endpoint.options.amqp_urls[0])
-        login = base64.b64encode(f"{said.user}:{said.password}".encode())
-        return flight.FlightCallOptions(timeout=timeout_s, headers=[(b"authorization", b"Basic " + login)])
+        login = self._endpoint.login
+        encoded = base64.b64encode(f"{login.user}:{login.password}".encode())
+        return flight.FlightCallOptions(timeout=timeout_s, headers=[(b"authorization", b"Basic " + encoded)])
 
     def _give_up_or_wait(self, error: Exception, patience: _Patience) -> None:
         if not isinstance(error, _AWAY) or _refused(error) is not None:

@@ -99,8 +99,7 @@ class QueueConsumer:
         connection, self._connection = self._connection, None
         if connection is not None:
             with suppress(ClientError):
-                if self._intake is not None:
-                    connection.run(self._intake.close())
+                connection.run(self._leave())
             with suppress(ClientError):
                 connection.close()
 
@@ -128,6 +127,12 @@ class QueueConsumer:
         )
         self._intake.start()
 
+    async def _leave(self) -> None:
+        intake, self._intake = self._intake, None
+        if intake is not None:
+            intake.hold_back(False)  # the answer to what is said now would not be read
+            await intake.close()
+
     async def _depth(self, timeout_s: float) -> int:
         assert self._connection is not None
         session = await self._connection.connection.connected(timeout_s)
@@ -139,7 +144,7 @@ class QueueConsumer:
 
     def _deliver(self, deliveries: list[Delivery]) -> None:
         self._ready.extend(deliveries)
-        self._bytes += sum(_size(delivery) for delivery in deliveries)
+        self._bytes += sum(size_of(delivery) for delivery in deliveries)
         if self._bytes > _IN_HAND_BYTES_MAX and self._intake is not None:
             self._held = True
             self._intake.hold_back(True)
@@ -159,7 +164,7 @@ class QueueConsumer:
         started_s = loop.time()
         await self._wait(wait_s)
         while len(taken) < max_messages and self._ready:
-            size = _size(self._ready[0])
+            size = size_of(self._ready[0])
             if room is not None and taken and size > room:
                 break
             delivery = self._ready.popleft()
@@ -207,5 +212,6 @@ async def _ack(deliveries: Iterable[Delivery]) -> None:
         await delivery.ack()
 
 
-def _size(delivery: Delivery) -> int:
+def size_of(delivery: Delivery) -> int:
+    """What it takes of memory, about."""
     return len(delivery.body) + len(delivery.header)

@@ -1,13 +1,16 @@
 """Bodies and names as Spark's types: text, and JSON by a schema; whole columns at once.
 
 Text that is not UTF-8 has its bad bytes replaced, it never fails. JSON is read by Arrow's parser: all bodies
-of a batch as one document, `{"b":[body]}` a line, so that each body begins a row of its own whatever is in
-it, and a list of exactly one element is a body of exactly one value. Only a batch with bodies that do not
-parse is looked at row by row. The rule: a body that does not fit the schema gives null, and no error.
+of a batch as one document, a body a line. None can reach into the next: each begins with `{` and ends with
+`}`, and nowhere inside of a value may `}`, a newline and `{` follow each other. So each is a value or more,
+and exactly one if there are as many rows as bodies. Only a batch with bodies that do not parse is looked at
+row by row, and then too it is Arrow that decides. The rule: a body that does not fit the schema gives null,
+and no error, whatever else is in its batch.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -35,6 +38,12 @@ _NUMBERS: Final[dict[type[DataType], Any]] = {
     spark_types.TimestampType: str,
     spark_types.TimestampNTZType: str,
 }
+_WHITESPACE: Final = " \t\r\n"
+_EXTREME: Final = re.compile(
+    rb"(?<=[\s:,\[])-?(?:NaN|Inf(?:inity)?|[0-9]+(?:\.[0-9]+)?[eE][+-]?[0-9]+|[0-9]{309,}(?:\.[0-9]+)?)"
+    rb"(?=[\s,}\]])"
+)
+"""Numbers that Arrow may read where msgspec does not: none, infinite, or more than a double holds."""
 
 
 def text(column: pa.Array) -> pa.Array:
@@ -59,6 +68,11 @@ class JsonBodies:
     def __init__(self, schema: StructType, target: pa.DataType) -> None:
         self._target = target
         self._read_as = _with_dates_as_text(target)
+        self._parse_options = pj.ParseOptions(
+            explicit_schema=pa.schema(list(self._read_as)),
+            newlines_in_values=True,
+            unexpected_field_behavior="ignore",
+        )
         self._rough = msgspec.json.Decoder(_expected(schema, "body"))
 
     def read(self, column: pa.Array) -> pa.Array:
@@ -74,10 +88,16 @@ class JsonBodies:
             return good.take(pa.array(places, mask=~fits))
 
     def _may_fit(self, body: bytes) -> bool:
+        """False only if Arrow would not take it either."""
+        return self._fits_roughly(body) or self._fits_roughly(_EXTREME.sub(b"0.5", body))
+
+    def _fits_roughly(self, body: bytes) -> bool:
         try:
             self._rough.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return False
+        except RecursionError:  # nested deeper than Python calls, but not than Arrow reads
+            return True
         return True
 
     def _salvaged(self, column: pa.Array) -> pa.Array:
@@ -94,22 +114,20 @@ class JsonBodies:
             return pa.concat_arrays(halves)
 
     def _parsed(self, column: pa.Array) -> pa.Array:
-        column.cast(pa.string())  # Arrow's parser does not look whether strings are UTF-8
-        lines = pc.binary_join_element_wise(b'{"b":[', column, b"]}\n", b"")
-        document = _content(lines)
+        texts = column.cast(pa.string())  # Arrow's parser does not look whether strings are UTF-8
+        bodies = pc.ascii_trim(texts, _WHITESPACE)
+        if not pc.all(pc.and_(pc.starts_with(bodies, "{"), pc.ends_with(bodies, "}"))).as_py():
+            raise pa.ArrowInvalid("a body is not a JSON object")
+        document = _content(pc.binary_join_element_wise(bodies, "\n", ""))
         table = pj.read_json(
             pa.BufferReader(document),
             read_options=pj.ReadOptions(use_threads=False, block_size=len(document) + 1),
-            parse_options=pj.ParseOptions(
-                explicit_schema=pa.schema([("b", pa.list_(self._read_as))]),
-                newlines_in_values=True,
-                unexpected_field_behavior="ignore",
-            ),
+            parse_options=self._parse_options,
         )
-        lists = table.column("b").combine_chunks()
-        if len(lists) != len(column) or pc.any(pc.not_equal(pc.list_value_length(lists), 1)).as_py():
+        if table.num_rows != len(column):
             raise pa.ArrowInvalid("a body is not one JSON value")
-        return pc.list_flatten(lists).cast(self._target)
+        fields = [field.combine_chunks() for field in table.columns]
+        return pa.Array.from_buffers(self._read_as, len(column), [None], children=fields).cast(self._target)
 
 
 def _content(lines: pa.Array) -> pa.Buffer:

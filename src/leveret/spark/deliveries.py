@@ -25,7 +25,8 @@ SCHEMA: Final[pa.Schema] = READ_WITH_HEADERS.append(pa.field("redelivered", pa.b
 STREAM_OFFSET: Final = "x-stream-offset"
 """Where a consumer of a stream begins, and, in a message, where that is."""
 _CHUNK_MESSAGES: Final = 8_192
-_CHUNK_BYTES: Final = 16 << 20
+CHUNK_BYTES: Final = 16 << 20
+"""A record batch holds no more, unless one message does."""
 
 
 def chunks_of(deliveries: list[Delivery], first: int, *, at_least: int) -> list[pa.RecordBatch]:
@@ -36,7 +37,7 @@ def chunks_of(deliveries: list[Delivery], first: int, *, at_least: int) -> list[
     start = size = 0
     for index, delivery in enumerate(deliveries):
         size += len(delivery.body)
-        full = index + 1 - start >= at_most or size >= _CHUNK_BYTES
+        full = index + 1 - start >= at_most or size >= CHUNK_BYTES
         if full or index + 1 == len(deliveries):
             found.append(_of_queue(deliveries[start : index + 1], first + start, now_us))
             start, size = index + 1, 0

@@ -1,9 +1,10 @@
 """Which broker it is, and where it takes Flight calls: asked over AMQP, since the AMQP URL is all users give.
 
 A Leveret says where its Flight endpoint is when it introduces itself (`flight_port`, `flight_tls`); the host
-is the one that answered. Anything else is served over plain AMQP by other files. Nothing is kept open. The
-rule: a Leveret is never taken for something else. While it starts, AMQP may be there before Flight, and what
-is exactly once would quietly be less: it is waited for, then refused.
+is the one that answered, and so is the login: no broker is told another one's password. Anything else is
+served over plain AMQP by other files. Nothing is kept open. The rule: a Leveret is never taken for something
+else. While it starts, AMQP may be there before Flight, and what is exactly once would quietly be less: it is
+waited for, then refused.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
+from urllib.parse import urlsplit
 
 from leveret.client import BlockingConnection, ClientError, LoginRefused
+from leveret.client.endpoint import Endpoint as AmqpEndpoint
 from leveret.spark.errors import BrokerAway, BrokerRefused
 from leveret.spark.options import BrokerOptions
 
@@ -29,15 +32,25 @@ class Endpoint:
     product: str
     location: str | None
     """For Flight: `grpc+tcp://host:port` or `grpc+tls://host:port`; None off Leveret."""
+    answered: int = 0
+    """Which of the options' URLs, by its place among them: the URL itself may hold a password."""
 
     @property
     def is_leveret(self) -> bool:
         """Whether there are leases and stages."""
         return self.location is not None
 
+    @property
+    def login(self) -> AmqpEndpoint:
+        """The URL that answered, with its user and password."""
+        return _urls(self.options)[self.answered]
+
     def at(self, location: str) -> Endpoint:
-        """The same broker where somebody else found it."""
-        return replace(self, location=location)
+        """The same broker where somebody else found it: with the login of the URL that has this host."""
+        hosts = [each.host for each in _urls(self.options)]
+        host = urlsplit(location).hostname or ""
+        same = host == hosts[self.answered] or host not in hosts
+        return replace(self, location=location, answered=self.answered if same else hosts.index(host))
 
 
 def find(options: BrokerOptions, timeout_s: float | None = None) -> Endpoint:
@@ -72,9 +85,14 @@ def _ask(options: BrokerOptions, timeout_s: float) -> Endpoint:
             raise BrokerAway(f"the broker at {options.where} has hung up")
         product = str(session.server.get("product", "an unknown broker"))
         location = _location(session.server, session.endpoint.host)
-        return Endpoint(options, product, location and (options.flight_url or location))
+        answered = _urls(options).index(session.endpoint)
+        return Endpoint(options, product, location and (options.flight_url or location), answered)
     finally:
         connection.close()
+
+
+def _urls(options: BrokerOptions) -> list[AmqpEndpoint]:
+    return [AmqpEndpoint.parse(url) for url in options.amqp_urls]
 
 
 def _location(server: Mapping[str, object], host: str) -> str | None:

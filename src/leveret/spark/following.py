@@ -1,9 +1,10 @@
 """A stream of RabbitMQ, followed over AMQP from an offset on; and where it begins and ends.
 
-Owns consumers with `x-stream-offset`: their acks are credit for more, and settle nothing. A consumer whose
-channel or connection ended is begun again behind the last message that was taken. Which offsets are wanted is
-left to `streams`. The rule: nothing is acked that does not come from a stream, because what is
-named may be a queue, where an ack takes the message away.
+Owns consumers with `x-stream-offset`: their acks are credit for more, and settle nothing. What came and was
+not taken is bounded in number by the prefetch and in bytes by not reading on. A consumer whose channel or
+connection ended is begun again behind the last message that was taken. Which offsets are wanted is left to
+`streams`. The rule: nothing is acked that does not come from a stream, because what is named may be a queue,
+where an ack takes the message away.
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ from leveret.client.errors import ChannelClosed, ClientError
 from leveret.client.intake import Intake, Subscription
 from leveret.client.message import Timestamp  # type: ignore[attr-defined]
 from leveret.client.questions import depth
-from leveret.spark.consuming import connected, explained
-from leveret.spark.deliveries import STREAM_OFFSET
+from leveret.spark.consuming import connected, explained, size_of
+from leveret.spark.deliveries import CHUNK_BYTES, STREAM_OFFSET
 from leveret.spark.errors import BadOption, BrokerAway
 from leveret.spark.options import SourceOptions
 
 _PREFETCH: Final = 5_000
+_IN_HAND_BYTES_MAX: Final = 128 << 20
 _LOOK_S: Final = 0.05
 _QUIET_S: Final = 0.1
 """The end of a stream is where nothing more came for that long."""
@@ -68,6 +70,8 @@ class _Run:
         self.ready: deque[Delivery] = deque()
         self.came = asyncio.Event()
         self.ended = False
+        self._bytes = 0
+        self._connection = connection.connection
         self._intake = Intake(
             connection.connection,
             Subscription(stream, prefetch, arguments={STREAM_OFFSET: place}),
@@ -91,6 +95,7 @@ class _Run:
     async def close(self) -> None:
         self.ended = True
         self.ready.clear()
+        self._hold_back(False)  # the answer to what is said now would not be read
         with suppress(ClientError):
             await self._intake.close()
 
@@ -101,10 +106,34 @@ class _Run:
                 async with asyncio.timeout(timeout_s):
                     await self.came.wait()
 
+    def take(self, max_messages: int) -> list[Delivery]:
+        """What came first: as much as goes into a record batch, and one at least if there is any."""
+        taken: list[Delivery] = []
+        room = CHUNK_BYTES
+        while self.ready and len(taken) < max_messages:
+            size = size_of(self.ready[0])
+            if taken and size > room:
+                break
+            taken.append(self.ready.popleft())
+            self._bytes -= size
+            room -= size
+        if self._bytes <= _IN_HAND_BYTES_MAX // 2:
+            self._hold_back(False)
+        return taken
+
     def _deliver(self, deliveries: list[Delivery]) -> None:
-        if not self.ended:
-            self.ready.extend(deliveries)
-            self.came.set()
+        if self.ended:
+            return
+        self.ready.extend(deliveries)
+        self._bytes += sum(size_of(delivery) for delivery in deliveries)
+        if self._bytes > _IN_HAND_BYTES_MAX and len(self.ready) > 1:  # one alone is not too many
+            self._hold_back(True)
+        self.came.set()
+
+    def _hold_back(self, held: bool) -> None:
+        """Of the connection, not of the consumer: that may have ended meanwhile."""
+        if self._connection.session is not None:
+            self._connection.session.pause_reading(held)
 
     def _lost(self) -> None:
         """It would begin where it began; whoever follows begins another one further on."""
@@ -130,6 +159,7 @@ class Follower:
         self._owned = connection is None
         self._connection = connection
         self._run: _Run | None = None
+        self._ends: StreamEnds | None = None
 
     def __enter__(self) -> Self:
         if self._connection is None:
@@ -142,6 +172,8 @@ class Follower:
         self.close()
 
     def close(self) -> None:
+        if self._ends is not None:
+            self._ends.close()
         connection, self._connection = self._connection, None
         if connection is not None:
             with suppress(ClientError):
@@ -151,11 +183,16 @@ class Follower:
                     connection.close()
 
     def ends(self) -> StreamEnds:
-        """Where the stream begins and ends, asked on the same connection."""
-        return StreamEnds(self._options, self._connection)
+        """Where the stream begins and ends, asked on a connection of its own: this one may be held back."""
+        if self._ends is None:
+            ends = StreamEnds(self._options)
+            ends.open()
+            self._ends = ends
+        return self._ends
 
     def take(self, max_messages: int, wait_s: float) -> list[Delivery]:
-        """What has come, in the order of offsets, each once; empty if nothing did in time."""
+        """What has come, in the order of offsets, each once; empty if nothing did in time. No more than goes
+        into a record batch."""
         assert self._connection is not None
         return _run(self._connection, self._take(max_messages, wait_s), self._options)
 
@@ -177,15 +214,13 @@ class Follower:
 
     async def _taken(self, run: _Run, max_messages: int) -> list[Delivery]:
         found: list[Delivery] = []
-        acked: list[Delivery] = []
-        while run.ready and len(found) < max_messages:
-            delivery = run.ready.popleft()
+        taken = run.take(max_messages)
+        for delivery in taken:
             offset = offset_of(delivery)
-            acked.append(delivery)
             if not isinstance(self._where, int) or offset >= self._where:
                 found.append(delivery)
                 self._where = offset + 1
-        for delivery in acked:
+        for delivery in taken:
             await delivery.ack()
         return found
 
@@ -202,9 +237,9 @@ class Follower:
 class StreamEnds:
     """`StreamEnds(options)`: what the driver wants to know of a stream."""
 
-    def __init__(self, options: SourceOptions, connection: BlockingConnection | None = None) -> None:
+    def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        self._connection = connection
+        self._connection: BlockingConnection | None = None
         self._watching: Follower | None = None
         self._watched = -1
         self.message_bytes = 1.0

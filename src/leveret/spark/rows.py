@@ -1,9 +1,9 @@
 """Rows of a DataFrame as messages: what the columns mean, and what they may hold.
 
 `check` judges a schema on the driver, before anything runs; `Rows.of` takes the values of a batch on an
-executor and judges those. Their bytes are left to `contents`, sending them to `sink` and `published`.
-The rule: everything is done to whole columns; what Python does for a single row would be paid a million
-times a second.
+executor and judges those, `to_wire` what a row's properties come to together. Their bytes are left to
+`contents`, sending them to `sink` and `published`. The rule: everything is done to whole columns; what Python
+does for a single row would be paid a million times a second.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ _PERSISTENT: Final = 2
 _SHORT_BYTES_MAX: Final = 255
 _EXPIRATION_MS_MAX: Final = 315_360_000_000
 """Ten years: RabbitMQ takes no more, and neither does Leveret."""
+_HEADER_BYTES_MAX: Final = 131_072 - 8
+"""A content header is one frame, whatever is in it, and this is what those of clients hold unless told."""
 _PROPERTIES: Final = "properties"
 _TEXTS: Final = tuple(
     name for name in FLAGS if name not in ("headers", "delivery_mode", "priority", "timestamp", "expiration")
@@ -158,8 +160,10 @@ class Rows:
         return len(self.body)
 
     def to_wire(self) -> pa.RecordBatch:
-        """The batch that a Flight write takes."""
+        """The batch that a Flight write takes; `BadValue` if a row's properties are more than a frame."""
         headers = content_headers(self.body, self.properties)
+        if "headers" in self.properties:  # without them there are 3 kB at most
+            _check_frames(headers, self.properties["headers"])
         return pa.record_batch([self.exchange, self.routing_key, headers, self.body], schema=WRITE)
 
 
@@ -300,6 +304,18 @@ def _headers_table(column: pa.MapArray | None) -> pa.MapArray | None:
     _short("headers", keys)
     filled = pa.array(np.diff(starts) > 0)
     return column if pc.all(filled).as_py() else pc.if_else(filled, column, pa.scalar(None, column.type))
+
+
+def _check_frames(headers: pa.BinaryArray, tables: pa.MapArray) -> None:
+    """What does not fit into a frame could be stored, but never be delivered."""
+    sizes = pc.binary_length(headers)
+    first = pc.index(pc.greater(sizes, _HEADER_BYTES_MAX), True).as_py()
+    if first >= 0:
+        raise BadValue(
+            f"column 'headers' has the value {_shown(tables[first].as_py())}: that makes a content header of "
+            f"{sizes[first]} bytes, and a frame has room for {_HEADER_BYTES_MAX}",
+            hint="what is large belongs into the body",
+        )
 
 
 def _refuse(name: str, values: pa.Array, bad: pa.BooleanArray, wanted: str) -> None:

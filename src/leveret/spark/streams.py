@@ -1,13 +1,16 @@
 """RabbitMQ's streams by their offsets: micro-batches and batch reads. Nothing is consumed, nothing settled.
 
-Owns what offsets mean to Spark: `offset` is the next one to be read, `from` where the query began, so that
-its first batch is the same when it is run again. Executors read ranges over AMQP, each on a connection of
-its own; how a stream is followed is `following`'s. Offsets of a stream grow, but not always by one: a gap is
-loss only if the stream begins behind it. RabbitMQ does not say when a message came in: `enqueued_at` is null.
+Owns what offsets mean to Spark: `offset` is the next one to be read, `from` where the query began with the
+stream, so that its first batch is the same when it is run again. Executors read ranges over AMQP, each on a
+connection of its own; how a stream is followed is `following`'s. Offsets of a stream grow, but not always by
+one: a gap is loss only if the stream begins behind it. A stream that ends before the checkpoint is another
+one: RabbitMQ tells a stream from an earlier one of the same name in no other way. Nor does it say when a
+message came in: `enqueued_at` is null.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +34,8 @@ from leveret.spark.errors import BrokerAway, DataLost, WrongCheckpoint
 from leveret.spark.following import Follower, StreamEnds, offset_of
 from leveret.spark.options import SourceOptions
 
+log = logging.getLogger("leveret.spark")
+
 _RANGE_MESSAGES: Final = 100_000
 """A task reads no more: it is a minute's work at most."""
 _CHUNK_MESSAGES: Final = 4_096
@@ -38,6 +43,10 @@ _WAIT_S: Final = 0.25
 """How long a trigger waits when nothing is there; Spark asks again."""
 _LAG_S: Final = 10.0
 """How old the end of a stream may be that is shown while the query has enough to read."""
+_IDLE_S: Final = 60.0
+"""How old it may be while nothing comes: the stream may have been declared again."""
+_PATIENT_S: Final = 5.0
+"""How long a message is waited for that the stream must have, before it is taken for another stream."""
 _SILENT_S: Final = 1.0
 
 Offset = dict[str, Any]
@@ -60,9 +69,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._known = 0
         """The end of the stream as it was seen last: the offset that the next message gets."""
         self._seen_s = float("-inf")
-        self._target: int | None = None
-        """Where availableNow stops."""
-        self._first_checked = False
+        self._available_now = False
+        """The query stops at what was known when it began."""
+        self._plan_checked = False
 
     def initialOffset(self) -> Offset:  # noqa: N802  (Spark's name, as are the others)
         return self._offset(_start(self._options, self._opened()))
@@ -75,36 +84,33 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._target = self._look()
+        self._look()
+        self._available_now = True
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
-        first = self._number(start)
+        first, begun = self._number(start), start.get("from")
         most = self._most(limit)
-        enough = most is not None and first + most <= self._known
-        if self._target is not None:
-            stop = self._target
-        elif enough and time.monotonic() - self._seen_s < _LAG_S:
-            stop = self._known
-        elif self._seen_s > 0 and first >= self._known and not self._opened().wait_for(first, _WAIT_S):
-            return start
-        else:
-            stop = self._look()
-        if most is not None:
-            stop = min(stop, first + most)
-        return start if stop <= first else self._offset(stop) | {"from": start.get("from", first)}
+        if not self._available_now:
+            self._look_for(first, most)
+        if begun is not None and not self._reaches(first):
+            first = begun = self._first_of_another(first)
+        stop = self._known if most is None else min(self._known, first + most)
+        return start if stop <= first else self._offset(stop) | {"from": first if begun is None else begun}
 
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802
         return self._offset(self._known) if self._seen_s > 0 else None
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         first, stop = self._number(start), self._number(end)
-        if "from" not in start and "from" in end:
-            first = end["from"]  # the first batch, once more: what was earliest or latest then counts
+        if "from" in end and ("from" not in start or stop < first):
+            first = end["from"]  # a stream's first batch, once more: what was earliest or latest then counts
         if first >= stop:
             return []
-        if not self._first_checked:
+        if not self._plan_checked:
+            if not self._has_planned(stop):
+                return []
             _check_first(self._options, self._opened(), first)
-            self._first_checked = True
+            self._plan_checked = True
         return _cut(first, stop, self._options.min_partitions)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -123,10 +129,50 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._ends = ends
         return self._ends
 
-    def _look(self) -> int:
-        self._known = max(self._known, self._opened().stop())
+    def _look(self) -> None:
+        self._known = self._opened().stop() or self._known
         self._seen_s = time.monotonic()
-        return self._known
+
+    def _look_for(self, first: int, most: int | None) -> None:
+        """Looks where the stream ends, unless enough is known to be there, or nothing new has come."""
+        age_s = time.monotonic() - self._seen_s
+        if most is not None and first + most <= self._known and age_s < _LAG_S:
+            return
+        awaited = first if self._known else 0  # the first message of all tells which stream it is
+        if first < self._known or age_s >= _IDLE_S or self._opened().wait_for(awaited, _WAIT_S):
+            self._look()
+
+    def _reaches(self, offset: int) -> bool:
+        """Whether the stream has got to an offset where it has been before; one without messages may have."""
+        if self._known >= offset or not self._known:
+            return True
+        if not self._opened().wait_for(offset - 1, _PATIENT_S):
+            return False
+        self._look()
+        self._known = max(self._known, offset)
+        return True
+
+    def _has_planned(self, stop: int) -> bool:
+        """Whether a batch can be read that maybe an earlier run has planned."""
+        if self._seen_s < 0:
+            self._look()
+        if self._reaches(stop):
+            return True
+        self._first_of_another(stop)
+        return False
+
+    def _first_of_another(self, offset: int) -> int:
+        """Where a stream begins that is not the checkpoint's; `WrongCheckpoint` unless loss is allowed."""
+        sentence = (
+            f"the checkpoint is at offset {offset} of an earlier stream '{self._options.subject}', which was "
+            f"deleted since: the last message of this one is at {self._known - 1}"
+        )
+        if self._options.fail_on_data_loss:
+            hint = "start with a new checkpoint; failOnDataLoss=false goes on from the first message there is"
+            raise WrongCheckpoint(sentence, hint=hint)
+        first = self._opened().first()
+        log.warning("%s: the query goes on from %d", sentence, first, extra={"event": "data_lost"})
+        return first
 
     def _most(self, limit: ReadLimit) -> int | None:
         """In messages; bytes are turned into messages as large as those that came last."""
