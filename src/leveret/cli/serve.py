@@ -14,10 +14,12 @@ from typing import Annotated
 import typer
 
 from leveret.cli.scheduling import go_first, keep_to, parse_cpus
+from leveret.server.tls import TlsSettings
 from leveret.storage.errors import StorageError
 
 _HTTP_PORT = 15672
 _FLIGHT_PORT = 8815
+_TLS_PORT = 5671
 _OFF = -1
 
 
@@ -36,10 +38,23 @@ def serve(
             show_default=False,
         ),
     ] = None,
-    flight_tls_cert: Annotated[
-        Path | None, typer.Option(help="Certificate chain (PEM): Flight then speaks TLS only.")
+    tls_cert: Annotated[
+        Path | None,
+        typer.Option(
+            help="Certificate chain (PEM): AMQP over TLS on --tls-port, and Flight speaks TLS only.",
+            show_default=False,
+        ),
     ] = None,
-    flight_tls_key: Annotated[Path | None, typer.Option(help="The key of that certificate (PEM).")] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option(help="The key of that certificate (PEM).", show_default=False)
+    ] = None,
+    tls_port: Annotated[
+        int | None,
+        typer.Option(
+            help="Port for AMQP over TLS, with --tls-cert; 0 picks a free one. 5671 unless --port is 0.",
+            show_default=False,
+        ),
+    ] = None,
     cpus: Annotated[
         str | None,
         typer.Option(
@@ -70,24 +85,35 @@ def serve(
         http_port = _HTTP_PORT if port else 0
     if flight_port is None:
         flight_port = _FLIGHT_PORT if port else 0
-    if (flight_tls_cert is None) != (flight_tls_key is None):
-        raise typer.BadParameter("a certificate needs its key, and the other way round: --flight-tls-key")
+    tls = _tls(tls_cert, tls_key, tls_port if tls_port is not None or not port else _TLS_PORT)
     others = keep_to(parse_cpus(cpus)) if cpus is not None else frozenset()
     go_first(nice)
     flight = FlightSettings(
         str(data_dir),
         host,
         flight_port,
-        None if flight_tls_cert is None else str(flight_tls_cert),
-        None if flight_tls_key is None else str(flight_tls_key),
+        None if tls is None else tls.certificate,
+        None if tls is None else tls.key,
         tuple(sorted(others)),
     )
     try:
         failed = asyncio.run(
-            serving.serve(host, port, http_port, data_dir, None if flight_port == _OFF else flight)
+            serving.serve(
+                host, port, http_port, data_dir, flight=None if flight_port == _OFF else flight, tls=tls
+            )
         )
     except (StorageError, OSError) as error:
         typer.echo(f"leveret: {error}", err=True)
         raise typer.Exit(1) from None
     if failed:
         raise typer.Exit(1)
+
+
+def _tls(certificate: Path | None, key: Path | None, port: int | None) -> TlsSettings | None:
+    if certificate is None and key is None:
+        return None
+    if certificate is None or key is None:
+        raise typer.BadParameter(
+            "a certificate needs its key, and the other way round", param_hint="--tls-key"
+        )
+    return TlsSettings(port or 0, str(certificate), str(key))

@@ -19,10 +19,19 @@ from leveret.server.flight.endpoint import FlightSettings
 from leveret.server.http import HttpListener
 from leveret.server.memory import allow_many_files, collect_rarely, keep_memory
 from leveret.server.server import Server
+from leveret.server.tls import TlsSettings
 from leveret.storage.files import OsFiles
 
 
-async def serve(host: str, port: int, http_port: int, data_dir: Path, flight: FlightSettings | None) -> bool:
+async def serve(
+    host: str,
+    port: int,
+    http_port: int,
+    data_dir: Path,
+    *,
+    flight: FlightSettings | None,
+    tls: TlsSettings | None,
+) -> bool:
     """Until a signal, or until the server ends by itself; whether it failed."""
     allow_many_files()
     keep_memory()
@@ -34,6 +43,7 @@ async def serve(host: str, port: int, http_port: int, data_dir: Path, flight: Fl
         port=port,
         measure=measured(str(data_dir)),
         flight=flight if importlib.util.find_spec("pyarrow") else None,
+        tls=tls,
     )
     told = _listen_for_signals()
     await server.start()
@@ -42,6 +52,8 @@ async def serve(host: str, port: int, http_port: int, data_dir: Path, flight: Fl
         await http.start()
         collect_rarely()
         where = [f"amqp://{host}:{server.port}", f"http://{host}:{http.port}"]
+        if server.tls_port is not None:
+            where.insert(1, f"amqps://{host}:{server.tls_port}")
         if server.endpoint is not None:
             where.append(server.endpoint.url)
         print(

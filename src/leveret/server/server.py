@@ -17,7 +17,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from leveret.broker.broker import Broker, Limits
 from leveret.broker.channel import Channel
@@ -26,7 +26,8 @@ from leveret.broker.groups.partition import Partition
 from leveret.broker.handshake import State
 from leveret.server.alarms import Alarms, Shortage
 from leveret.server.flight.endpoint import FlightEndpoint, FlightSettings
-from leveret.server.socket import AmqpSocket
+from leveret.server.socket import HANDSHAKE_S, AmqpSocket
+from leveret.server.tls import TlsSettings
 from leveret.server.turns import Turns
 from leveret.storage.errors import StorageError
 from leveret.storage.files import Files
@@ -71,9 +72,10 @@ class Server:
         measure: Callable[[], Shortage] | None = None,
         goodbye_s: float = 5.0,
         flight: FlightSettings | None = None,
+        tls: TlsSettings | None = None,
     ) -> None:
         """`measure` says what the broker is short of; `goodbye_s`: how long clients may take to leave;
-        `flight`: where bulk readers and writers are served, if they are."""
+        `flight`: where bulk readers and writers are served, `tls`: clients over TLS, if they are."""
         self._files = files
         self._definitions = definitions
         self._host = host
@@ -86,11 +88,14 @@ class Server:
         self._measure = measure
         self._goodbye_s = goodbye_s
         self._flight = flight
+        self._tls = tls
         self._alarms: Alarms | None = None
         self.endpoint: FlightEndpoint | None = None
-        self._listener: asyncio.Server | None = None
+        self._listeners: list[asyncio.Server] = []
         self.broker: Broker
         self.turns: Turns
+        self.tls_port: int | None = None
+        """Where it listens for TLS."""
         self.failure: BaseException | None = None
         """Why the server stopped by itself."""
         self.ended = asyncio.Event()
@@ -119,20 +124,33 @@ class Server:
             if self._flight is not None:  # first: who connects is told where it is
                 self.endpoint = FlightEndpoint(self.broker, self.turns, self._flight)
                 await self.endpoint.start()
-            self._listener = await loop.create_server(
-                lambda: self._socket(self.turns), self._host, self._port, backlog=1024
-            )
+            await self._listen(loop)
         except BaseException:
+            for listener in self._listeners:
+                listener.close()
+            self._listeners.clear()
             if self.endpoint is not None:
                 await self.endpoint.stop()
             self._definitions.close()
             store.close()
             raise
-        self._port = int(self._listener.sockets[0].getsockname()[1])
         self.turns.start()
         if self._measure is not None:
             self._alarms = Alarms(self.turns, self._measure)
             self._alarms.start()
+
+    async def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
+        ports: list[tuple[int, dict[str, Any]]] = [(self._port, {})]
+        if self._tls is not None:
+            handshake = {"ssl": self._tls.context(), "ssl_handshake_timeout": HANDSHAKE_S}
+            ports.append((self._tls.port, handshake))
+        for port, options in ports:
+            listener = await loop.create_server(
+                lambda: self._socket(self.turns), self._host, port, backlog=1024, **options
+            )
+            self._listeners.append(listener)
+        self._port = _port_of(self._listeners[0])
+        self.tls_port = None if self._tls is None else _port_of(self._listeners[1])
 
     @property
     def port(self) -> int:
@@ -145,10 +163,8 @@ class Server:
 
     async def stop(self) -> None:
         """Ends everything in order; what was confirmed, and everything persistent, is on disk."""
-        if self._listener is None:
+        if not self._stop_listening():
             return
-        listener, self._listener = self._listener, None
-        listener.close()
         if self._alarms is not None:
             self._alarms.stop()
         if self.endpoint is not None:
@@ -164,10 +180,8 @@ class Server:
 
     async def abandon(self) -> None:
         """Drops everything as it is, as a process that is killed does; the store is not closed."""
-        if self._listener is None:
+        if not self._stop_listening():
             return
-        listener, self._listener = self._listener, None
-        listener.close()
         self.failure = self.failure or ConnectionAbortedError("the server was abandoned")
         if self.endpoint is not None:
             await self.endpoint.stop()
@@ -180,6 +194,13 @@ class Server:
         await asyncio.sleep(0)
         await asyncio.get_running_loop().run_in_executor(None, self.turns.close)
         self.ended.set()
+
+    def _stop_listening(self) -> bool:
+        """Whether it did until now."""
+        listeners, self._listeners = self._listeners, []
+        for listener in listeners:
+            listener.close()
+        return bool(listeners)
 
     async def _say_goodbye(self) -> None:
         await self._quiesce()
@@ -231,3 +252,7 @@ class Server:
         log.warning(
             "%s (%d): %d publishes nacked: %s", channel.connection.name, channel.number, count, reason
         )
+
+
+def _port_of(listener: asyncio.Server) -> int:
+    return int(listener.sockets[0].getsockname()[1])

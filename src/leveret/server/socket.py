@@ -126,7 +126,7 @@ class AmqpSocket(asyncio.Protocol):
             self._end_soon()
         elif connection.state is State.CLOSING:
             self._end_soon()
-            if connection.deaf and not self._transport.is_closing():
+            if connection.deaf and self._transport.can_write_eof() and not self._transport.is_closing():
                 with suppress(OSError):  # it is gone already
                     self._transport.write_eof()
 

@@ -1,0 +1,140 @@
+"""AMQP over TLS: a real `leveret serve` with a certificate, and clients that trust it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import socket
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pika
+import pytest
+
+from leveret.client import BlockingConnection, NotConnected
+from leveret.spark.endpoint import find
+from leveret.spark.options import SourceOptions
+from tests.e2e.serving import Serving
+
+LARGE = b"x" * (3 << 20)
+
+pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With `key.pem` beside it."""
+    place = tmp_path_factory.mktemp("tls")
+    subprocess.run(
+        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes "
+        f"-keyout {place}/key.pem -out {place}/cert.pem -days 2 -subj /CN=localhost "
+        "-addext subjectAltName=IP:127.0.0.1,DNS:localhost".split(),
+        check=True,
+        capture_output=True,
+    )
+    return place / "cert.pem"
+
+
+@pytest.fixture(scope="module")
+def serving(certificate: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    place = tmp_path_factory.mktemp("serving") / "data"
+    given = ("--tls-cert", str(certificate), "--tls-key", str(certificate.with_name("key.pem")))
+    with Serving(place, *given, "--flight-port", "0") as server:
+        yield server
+        assert server.terminate() == 0
+        assert "ERROR" not in server.errors
+        assert "Traceback" not in server.errors
+
+
+@pytest.fixture
+def port(serving: Serving) -> int:
+    found = re.search(r"amqps://127\.0\.0\.1:(\d+)", serving.line)
+    assert found is not None, serving.line
+    return int(found.group(1))
+
+
+@pytest.fixture
+def trusting(certificate: Path) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=str(certificate))
+
+
+def test_a_message_of_any_size_goes_there_and_comes_back(port, trusting):
+    place = pika.ConnectionParameters(
+        "127.0.0.1", port, ssl_options=pika.SSLOptions(trusting, "localhost"), heartbeat=0
+    )
+    with pika.BlockingConnection(place) as connection:
+        channel = connection.channel()
+        channel.queue_declare("q", durable=True)
+        channel.confirm_delivery()
+        for body in (b"", b"small", LARGE, LARGE):
+            channel.basic_publish("", "q", body, pika.BasicProperties(delivery_mode=2))
+        assert [channel.basic_get("q", auto_ack=True)[2] for _ in range(4)] == [b"", b"small", LARGE, LARGE]
+        with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="no queue 'nowhere'"):
+            channel.queue_declare("nowhere", passive=True)
+
+
+def test_who_does_not_read_gets_everything_when_it_does(port, trusting):
+    place = pika.ConnectionParameters(
+        "127.0.0.1", port, ssl_options=pika.SSLOptions(trusting, "localhost"), heartbeat=0
+    )
+    with pika.BlockingConnection(place) as slow, pika.BlockingConnection(place) as quick:
+        came: list[int] = []
+        channel, publisher = slow.channel(), quick.channel()
+        channel.queue_declare("slow")
+        channel.basic_consume("slow", lambda *said: came.append(len(said[3])), auto_ack=True)
+        publisher.confirm_delivery()
+        for number in range(20):
+            publisher.basic_publish("", "slow", LARGE[number:])
+        while len(came) < 20:
+            slow.process_data_events(time_limit=20)
+        assert came == [len(LARGE) - number for number in range(20)]
+
+
+def test_the_toolkit_trusts_only_whom_it_should(port, trusting):
+    url = f"amqps://guest:guest@127.0.0.1:{port}/"
+    with BlockingConnection(url, tls=trusting) as connection:
+        assert connection.connection is not None
+    with pytest.raises(NotConnected, match="CERTIFICATE_VERIFY_FAILED"):
+        BlockingConnection(url, timeout_s=2).open()
+
+
+def test_who_speaks_no_tls_is_not_let_in_and_nobody_complains(port, serving):
+    for first in (b"AMQP\x00\x00\x09\x01", b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x00\x00"):
+        with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
+            client.sendall(first)
+            client.shutdown(socket.SHUT_WR)
+            assert b"AMQP" not in client.recv(4096)
+    assert serving.process.poll() is None
+
+
+def test_spark_learns_over_tls_where_flight_speaks_tls(port, certificate, serving):
+    options = SourceOptions.parse(
+        {"url": f"amqps://127.0.0.1:{port}/", "queue": "q", "tlsCaFile": str(certificate)}
+    )
+    found = find(options)
+    assert found.location is not None
+    assert found.location.startswith("grpc+tls://127.0.0.1:")
+    assert found.location.split("://")[1] in serving.line
+
+
+WRONG = {
+    "no key": (("--tls-cert", "{cert}"), 2, "a certificate needs its key"),
+    "no certificate": (("--tls-key", "{key}"), 2, "a certificate needs its key"),
+    "a file that is missing": (("--tls-cert", "{cert}", "--tls-key", "/nowhere"), 1, "can't be used"),
+    "a key that is none": (("--tls-cert", "{cert}", "--tls-key", "{cert}"), 1, "can't be used"),
+}
+
+
+@pytest.mark.parametrize(("given", "code", "said"), WRONG.values(), ids=WRONG)
+def test_a_certificate_that_can_not_be_used_is_one_sentence(tmp_path, certificate, given, code, said):
+    named = [each.format(cert=certificate, key=certificate.with_name("key.pem")) for each in given]
+    command = [sys.executable, "-m", "leveret", "serve", "--port", "0", "--flight-port", "-1", *named]
+    ran = subprocess.run(
+        [*command, "--data-dir", str(tmp_path / "data")], capture_output=True, text=True, timeout=60
+    )
+    assert ran.returncode == code
+    assert said in " ".join(ran.stderr.replace("\u2502", " ").split())
+    assert "Traceback" not in ran.stderr
