@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import typer
 
@@ -23,58 +23,66 @@ _TLS_PORT = 5671
 _OFF = -1
 
 
+HttpPort: TypeAlias = Annotated[
+    int | None,
+    typer.Option(help="Port for HTTP; 0 picks a free one. 15672 unless --port is 0.", show_default=False),
+]
+FlightPort: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        help="Port for Arrow Flight, which Spark uses; 0 picks a free one, -1 is off. 8815 unless --port is "
+        "0. Needs Leveret's extra 'spark'.",
+        show_default=False,
+    ),
+]
+TlsPort: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        help="Port for AMQP over TLS, with --tls-cert; 0 picks a free one. 5671 unless --port is 0.",
+        show_default=False,
+    ),
+]
+TlsCert: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        help="Certificate chain (PEM): AMQP over TLS on --tls-port, and Flight speaks TLS only.",
+        show_default=False,
+    ),
+]
+TlsKey: TypeAlias = Annotated[
+    Path | None, typer.Option(help="The key of that certificate (PEM).", show_default=False)
+]
+Cpus: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        help="Processors for the broker alone, as 0 or 0,2-3: Flight runs on the others. Linux only.",
+        show_default=False,
+    ),
+]
+Nice: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        min=-20,
+        max=19,
+        help="How soon the broker gets a processor that others want too: -20 is first, 19 last. -20, "
+        "where the system allows that, unless it was started with another than 0.",
+        show_default=False,
+    ),
+]
+DataDir: TypeAlias = Annotated[Path, typer.Option(help="Where messages and definitions are kept.")]
+
+
 def serve(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port for AMQP; 0 picks a free one.")] = 5672,
-    http_port: Annotated[
-        int | None,
-        typer.Option(help="Port for HTTP; 0 picks a free one. 15672 unless --port is 0.", show_default=False),
-    ] = None,
-    flight_port: Annotated[
-        int | None,
-        typer.Option(
-            help="Port for Arrow Flight, which Spark uses; 0 picks a free one, -1 is off. 8815 unless --port "
-            "is 0. Needs leveret[spark].",
-            show_default=False,
-        ),
-    ] = None,
-    tls_cert: Annotated[
-        Path | None,
-        typer.Option(
-            help="Certificate chain (PEM): AMQP over TLS on --tls-port, and Flight speaks TLS only.",
-            show_default=False,
-        ),
-    ] = None,
-    tls_key: Annotated[
-        Path | None, typer.Option(help="The key of that certificate (PEM).", show_default=False)
-    ] = None,
-    tls_port: Annotated[
-        int | None,
-        typer.Option(
-            help="Port for AMQP over TLS, with --tls-cert; 0 picks a free one. 5671 unless --port is 0.",
-            show_default=False,
-        ),
-    ] = None,
-    cpus: Annotated[
-        str | None,
-        typer.Option(
-            help="Processors for the broker alone, as 0 or 0,2-3: Flight runs on the others. Linux only.",
-            show_default=False,
-        ),
-    ] = None,
-    nice: Annotated[
-        int | None,
-        typer.Option(
-            min=-20,
-            max=19,
-            help="How soon the broker gets a processor that others want too: -20 is first, 19 last. -20, "
-            "where the system allows that, unless it was started with another than 0.",
-            show_default=False,
-        ),
-    ] = None,
-    data_dir: Annotated[Path, typer.Option(help="Where messages and definitions are kept.")] = Path(
-        "leveret-data"
-    ),
+    http_port: HttpPort = None,
+    flight_port: FlightPort = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    tls_port: TlsPort = None,
+    cpus: Cpus = None,
+    nice: Nice = None,
+    data_dir: DataDir = Path("leveret-data"),
 ) -> None:
     """Run the broker until it is told to stop (Ctrl-C or SIGTERM)."""
     from leveret.cli import serving
