@@ -1,15 +1,19 @@
 """How messages of a pipeline are counted, and how many rejects are too many. No Java is needed."""
 
+import os
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from leveret.spark import place as places
 from leveret.spark.pipelines import counting, once, rejects
 from leveret.spark.pipelines.declaration import Declaration, parse
 from leveret.spark.pipelines.errors import TooManyRejects
 from leveret.spark.pipelines.rejects import Counts
+from leveret.spark.pipelines.state import sync_plan
 from leveret.spark.place import Place
 
 FILE = """
@@ -63,6 +67,51 @@ def test_a_sink_and_the_rejects_are_two_things_to_the_broker_whatever_the_sink_i
     rows = once.sink_options(sink, pipeline, 7)
     assert (rows["queryName"], rows["batchId"]) == ("orders.sink.rejects", "7")
     assert once.identity(pipeline, "rejects", 7)["queryName"] == "orders.rejects"
+
+
+def test_a_sink_of_another_broker_has_nothing_of_the_source(tmp_path: Path):
+    source = {"url": "amqp://a", "flightUrl": "grpc+tcp://a:5673", "user": "ann", "password": "secret"}
+    (sink,) = declared(checkpoint=tmp_path).sinks
+    pipeline = declared(checkpoint=tmp_path)
+    pipeline = replace(
+        pipeline, source=structs.replace(pipeline.source, options={**source, "tlsCaFile": "/a.pem"})
+    )
+
+    def options(**own: str) -> dict[str, str]:
+        found = once.sink_options(structs.replace(sink, options=own), pipeline, 7)
+        return {name: found[name] for name in found if name not in ("queryName", "batchId")}
+
+    assert options(exchange="x") == {**source, "tlsCaFile": "/a.pem", "exchange": "x"}
+    assert options(Password="other") == {
+        "url": "amqp://a",
+        "flightUrl": "grpc+tcp://a:5673",
+        "user": "ann",
+        "tlsCaFile": "/a.pem",
+        "Password": "other",
+    }
+    for name in ("url", "URL"):
+        assert options(**{name: "amqp://bob:b@b"}) == {name: "amqp://bob:b@b"}
+
+
+def test_what_spark_has_planned_is_on_disk_before_a_batch_is_worked_on(tmp_path: Path, monkeypatch):
+    pipeline = declared(checkpoint=tmp_path)
+    synced: list[str] = []
+    monkeypatch.setattr(
+        "leveret.spark.place._sync", lambda path: synced.append(os.path.relpath(path, tmp_path))
+    )
+    sync_plan(pipeline, 7)
+    assert synced == [], "there is none yet"
+    (tmp_path / "query/offsets").mkdir(parents=True)
+    for name in ("metadata", "offsets/6", "offsets/7"):
+        (tmp_path / "query" / name).touch()
+    sync_plan(pipeline, 7)
+    assert [name for name in synced if "." not in name] == [
+        "query/metadata",
+        "query",
+        "query/offsets/7",
+        "query/offsets",
+        "query",
+    ]
 
 
 # counts of Spark

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from leveret.cli.main import app
 from leveret.spark.errors import SparkSideError
-from leveret.spark.pipelines import compaction, owners, read_table, running, tables
+from leveret.spark.pipelines import BadPipeline, compaction, owners, read_table, running, sinks, tables
 from leveret.spark.pipelines.checks import check
 from leveret.spark.pipelines.compaction import Compaction, Goal, NotCompacted
 from leveret.spark.pipelines.declaration import Sink, parse
@@ -163,6 +163,44 @@ def test_a_table_belongs_to_the_first_query_also_where_only_spark_can_look(spark
         owners.claimed(session, "nowhere://lake", "one")
 
 
+@needs_java
+@pytest.mark.parametrize("name", ["plain", "with space", "100%25", "ü", "a+b#c?d"])
+@pytest.mark.parametrize("form", ["file://{}", "file:{}", "{}"])
+def test_a_path_is_the_same_place_for_spark_and_for_us(spark, tmp_path, form, name):
+    place = form.format(tmp_path / name)
+    spark.createDataFrame([(1,)], "id LONG").write.parquet(f"{place}/_batch=0")
+    assert [batch.number for batch in Table.at(place).batches()] == [0]
+    assert read_table(spark, place).count() == 1
+    assert (tmp_path / name / "_batch=0").is_dir()
+
+
+@needs_java
+def test_a_table_has_one_format(spark, tmp_path):
+    text = f"""
+        name = "orders"
+        checkpoint = "{tmp_path}/checkpoint"
+        [source]
+        queue = "orders"
+        [parse]
+        schema = "id LONG"
+        [rejects]
+        routing_key = "rejected"
+        [[sinks]]
+        name = "table"
+        path = "{tmp_path}/table"
+        format = "json"
+    """
+    rows = spark.createDataFrame([(1,)], "id LONG")
+    before, now = parse(text, file="orders.toml"), parse(text.replace("json", "csv"), file="orders.toml")
+    sinks.write(rows, before.sinks[0], before, 0)
+    with pytest.raises(
+        BadPipeline, match=r"line 13: sinks\[1\]\.format is 'csv', and the table is json \(a tab"
+    ):
+        sinks.write(rows, now.sinks[0], now, 1)
+    sinks.write(rows, before.sinks[0], before, 1)
+    assert read_table(spark, f"{tmp_path}/table", "json").count() == 2
+
+
 # compaction
 
 
@@ -254,6 +292,18 @@ def test_batches_that_do_not_fit_together_are_left_as_they_are(spark, tmp_path, 
         written.compact()
     assert written.files() == before
     assert not list(Path(written.path).glob("_compact*"))
+
+
+@needs_java
+@pytest.mark.parametrize("format", ["json", "text", "csv", "orc"])
+def test_files_of_another_format_are_not_taken_for_rows(written, format):
+    """The format of a sink was changed: old batches are of the other one."""
+    written.sink = sink(format, partition_by=("month",))
+    before = {path: path.read_bytes() for path in Path(written.path).rglob("*") if path.is_file()}
+    with pytest.raises(NotCompacted, match=rf"\.parquet of .* is not {format} \(has the format of the sink"):
+        written.compact()
+    after = {path: path.read_bytes() for path in Path(written.path).rglob("*") if path.is_file()}
+    assert after == before
 
 
 @needs_java

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from leveret.cli.main import app
-from leveret.spark.pipelines import straight
+from leveret.spark.pipelines import sql, straight
 from leveret.spark.pipelines.checks import check
 from leveret.spark.pipelines.declaration import Declaration, parse, read
 from leveret.spark.pipelines.errors import BadPipeline
@@ -149,6 +149,30 @@ def test_a_file_without_windows_or_with_another_time_is_refused_while_rows_wait(
     another = text.replace('column = "at"', 'column = "_message.timestamp"')
     with pytest.raises(BadPipeline, match=r"line 8: watermark\.column was 'at', and 3 rows of the checkp"):
         Memory(declared(another)).waiting()
+
+
+def test_a_path_with_a_scheme_is_not_beside_the_file():
+    for place in ("file:/checks/o", "file:///checks/o", "s3a://checks/o", "/checks/o"):
+        text = GOOD.replace("/lake/checkpoints/orders", place)
+        assert declared(text).checkpoint == place
+
+
+def test_a_column_that_waiting_rows_have_can_not_be_given_up(tmp_path: Path):
+    text = GOOD.replace("/lake/checkpoints/orders", str(tmp_path))
+    notes = tmp_path / "state" / "notes"
+    notes.mkdir(parents=True)
+    names = [*(each.name for each in sql.schema_of(declared(text).parse.schema)), "_message", "_body"]
+
+    def wait_with(*columns: str) -> None:
+        waiting = json.dumps({"type": "struct", "fields": [{"name": name} for name in columns]})
+        note = {"time": "at", "clock_us": 5, "keys": [], "waiting": 3, "schemas": {"waiting": waiting}}
+        (notes / "7.json").write_text(json.dumps(note))
+
+    wait_with(*names)
+    assert Memory(declared(text)).waiting() == 3
+    wait_with(*names, "Price", "tip")
+    with pytest.raises(BadPipeline, match=r"schema has no column 'Price', and 3 rows of the checkpoint wait"):
+        Memory(declared(text)).waiting()
 
 
 # in one pass

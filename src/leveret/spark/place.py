@@ -8,6 +8,7 @@ the directory. The rule: no text shows user info of the location's URI, which ma
 from __future__ import annotations
 
 import os
+import re
 import uuid
 from collections.abc import Callable, Iterable
 from hashlib import blake2b
@@ -20,6 +21,7 @@ from pyarrow import fs
 from leveret.spark.errors import BadOption, SparkSideError
 
 _COMPONENT_MAX: Final = 180
+_LOCAL: Final = re.compile(r"file:(?:///|/(?!/))(.*)", re.DOTALL)
 _UNFINISHED: Final = ".unfinished-"
 
 
@@ -43,7 +45,7 @@ class Place:
     ) -> Place:
         shown = _without_user(location)
         try:
-            files, path = fs.FileSystem.from_uri(location)
+            files, path = opened(location)
         except (pa.ArrowException, OSError, ValueError):
             raise BadOption(
                 f"{option} '{shown}' is no place for files",
@@ -120,6 +122,17 @@ class Place:
         except OSError as error:
             raise self._failed("written", error) from error
 
+    def sync_file(self, name: str) -> None:
+        """One that somebody else has written, with the folders above it; if it is there, and local."""
+        path = self._path(name)
+        if not self._local or not os.path.exists(path):
+            return
+        try:
+            _sync(path)
+            self._sync_above(path)
+        except OSError as error:
+            raise self._failed("written", error) from error
+
     def _sync_above(self, folder: str) -> None:
         parent = folder.rpartition("/")[0]
         while self._local and parent.startswith(self._root) and parent:
@@ -159,6 +172,18 @@ class Place:
             f"{self._noun} at {self._shown} can't be {what}: {error.strerror or error}",
             hint="check the place, its permissions and its free space",
         )
+
+
+def opened(location: str) -> tuple[fs.FileSystem, str]:
+    """The file system that a place is in, and the path there.
+
+    Of `file:` URLs nothing is decoded, because Hadoop does not: a place is the same for both.
+
+    >>> opened("file:///srv/my%20lake")[1], opened("file:/srv/lake")[1]
+    ('/srv/my%20lake', '/srv/lake')
+    """
+    local = _LOCAL.match(location)
+    return fs.FileSystem.from_uri(location) if local is None else (fs.LocalFileSystem(), f"/{local[1]}")
 
 
 def component(name: str) -> str:

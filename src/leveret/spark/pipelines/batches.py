@@ -23,6 +23,7 @@ from leveret.spark.pipelines.checks import as_options
 from leveret.spark.pipelines.declaration import INPUT, MESSAGE, Declaration, Expectation
 from leveret.spark.pipelines.memory import Known, Memory
 from leveret.spark.pipelines.rejects import Counts
+from leveret.spark.pipelines.state import sync_plan
 from leveret.spark.pipelines.timing import Seen, Timing, closed, still_open
 from leveret.spark.pipelines.verdicts import Verdict
 
@@ -80,6 +81,7 @@ class Batches:
         self.counts = replace(self.counts, waited=self.waiting)
 
     def __call__(self, messages: DataFrame, batch: int) -> None:
+        sync_plan(self.declared, batch)
         verdict, self.last = self._earlier(messages.sparkSession, batch), batch
         if self._in_one_pass and verdict is None:
             self._write_at_once(messages, batch)

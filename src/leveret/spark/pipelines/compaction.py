@@ -204,6 +204,7 @@ class Compaction:
             self._table.finish_swap()
             self._table.sweep()
             batches = self._worth_it(self._table.batches(last=last - 1))
+            self._check_format(batches)
             if len(batches) < 2:
                 return Account(sink=self._sink.name, path=self._table.shown)
             try:
@@ -213,6 +214,18 @@ class Compaction:
                 raise NotCompacted(what, hint="have its columns changed?") from error
             finally:
                 self._table.sweep()
+
+    def _check_format(self, batches: Sequence[Batch]) -> None:
+        """Files of another format would be read as if they were of this one, and be gone then."""
+        ending = ".txt" if self._sink.format == "text" else f".{self._sink.format}"
+        for batch in batches:
+            for name in self._table.files_in(batch.folder):
+                base = name.rpartition("/")[2]
+                if not base.startswith(("_", ".")) and ending not in base:
+                    raise NotCompacted(
+                        f"{name} of {self._table.shown} is not {self._sink.format}",
+                        hint="has the format of the sink been changed? a table has one",
+                    )
 
     def _worth_it(self, batches: Sequence[Batch]) -> list[Batch]:
         """Those with files that are too small; all that have any, if it is their number that counts."""

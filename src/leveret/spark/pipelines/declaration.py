@@ -335,7 +335,7 @@ class _Reading:
         """With paths that are the same wherever the process is."""
         return {
             name: str(self._folder / each)
-            if name in _PATHS and isinstance(each, str) and each and "://" not in each
+            if name in _PATHS and isinstance(each, str) and each and ":/" not in each
             else each
             for name, each in value.items()
         }

@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from leveret.spark.errors import SparkSideError
+from leveret.spark.pipelines import sql
 from leveret.spark.pipelines.declaration import Declaration
 from leveret.spark.place import Place
 
@@ -80,7 +81,23 @@ class Memory:
                 f"was '{note.time}', and {wait} by that",
                 hint="another time needs a new checkpoint, when no row waits any more",
             )
+        gone = self._waiting_columns(note) - self._columns()
+        if gone:
+            raise self._declared.wrong(
+                ("parse", "schema"),
+                f"has no column '{min(gone)}', and {wait} with one",
+                hint="declare it, beside others if need be, until no row waits any more",
+            )
         return note.waiting
+
+    def _waiting_columns(self, note: Note) -> set[str]:
+        fields = json.loads(note.schemas.get(_WAITING, "{}")).get("fields", ())
+        return {field["name"] for field in fields if not field["name"].startswith("_")}
+
+    def _columns(self) -> set[str]:
+        """Of parsed rows; without a schema they are text."""
+        parse = self._declared.parse
+        return {"text"} if parse.schema is None else {each.name for each in sql.schema_of(parse.schema)}
 
     def before(self, spark: SparkSession, batch: int) -> Known:
         versions = self._versions()

@@ -46,8 +46,11 @@ def _has(spark: SparkSession, sink: Sink, declared: Declaration, batch: int) -> 
 
 
 def sink_options(sink: Sink, declared: Declaration, batch: int) -> dict[str, str]:
-    """Of a sink of Leveret."""
-    given = {**broker_options(declared), **as_options(sink.options)}
+    """Of a sink of Leveret. One that names a broker of its own has nothing of the source's."""
+    own = as_options(sink.options)
+    named = {name.lower() for name in own}
+    of_source = {} if "url" in named else broker_options(declared)
+    given = {name: value for name, value in of_source.items() if name.lower() not in named} | own
     return {**given, **identity(declared, f"sink.{sink.name}", batch)}
 
 

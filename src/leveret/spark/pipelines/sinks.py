@@ -82,11 +82,18 @@ def write(rows: DataFrame, sink: Sink, declared: Declaration, batch: int) -> Non
 def _claim(spark: SparkSession, sink: Sink, declared: Declaration) -> None:
     """A table belongs to one checkpoint: another counts its batches from 0 again, over the old ones."""
     assert sink.path is not None
-    mine = query_id(declared)
+    mine, index = query_id(declared), declared.sinks.index(sink)
     if owners.claimed(spark, sink.path, mine) != mine:
-        key = ("sinks", declared.sinks.index(sink), "path")
         hint = "a new checkpoint needs a new path: its batches would overwrite the old ones"
-        raise declared.wrong(key, "has a table that belongs to another checkpoint", hint=hint)
+        raise declared.wrong(
+            ("sinks", index, "path"), "has a table that belongs to another checkpoint", hint=hint
+        )
+    format = owners.claimed(spark, sink.path, sink.format, file=owners.FORMAT)
+    if format != sink.format:
+        hint = "a table has one format: go back to it, or take a new path"
+        raise declared.wrong(
+            ("sinks", index, "format"), f"is '{sink.format}', and the table is {format}", hint=hint
+        )
 
 
 def _sync(sink: Sink, batch: int) -> None:

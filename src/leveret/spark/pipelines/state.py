@@ -167,6 +167,15 @@ def query_id(declared: Declaration) -> str:
     return "" if data is None else str(msgspec.json.decode(data)["id"])
 
 
+def sync_plan(declared: Declaration, batch: int) -> None:
+    """What Spark has planned for a batch outlives a power cut, before anything that depends on it does.
+
+    Otherwise the batch could be planned anew and be a larger one, where a sink knows it by its number.
+    """
+    for name in (_METADATA, f"{_PLANNED}/{batch}"):
+        checkpoint_of(declared).sync_file(name)
+
+
 def _alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)

@@ -29,7 +29,7 @@ from leveret.spark.errors import SparkSideError
 from leveret.spark.pipelines.checks import as_options
 from leveret.spark.pipelines.failures import SPARK_FAILED
 from leveret.spark.pipelines.sinks import BATCH
-from leveret.spark.place import Place
+from leveret.spark.place import Place, opened
 
 T = TypeVar("T")
 _WHOLE: Final = "_SUCCESS"
@@ -86,7 +86,7 @@ class Table:
     def at(cls, path: str) -> Table:
         path = path if ":/" in path else os.path.abspath(path)
         shown = str(Place.at(path, "", option="the table's path"))
-        files, root = fs.FileSystem.from_uri(path)
+        files, root = opened(path)
         return cls(files, root, path=path, shown=shown)
 
     @property
