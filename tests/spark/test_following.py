@@ -1,16 +1,20 @@
-"""Followers of RabbitMQ's streams: what they have in hand is bounded in bytes, and so is what they give."""
+"""Followers of RabbitMQ's streams: what they have in hand and give is bounded in bytes, what comes late is
+waited for, and times become offsets."""
 
+import asyncio
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from leveret.client.delivery import Delivery
 from leveret.spark import following
 from leveret.spark.consuming import connected
-from leveret.spark.following import Follower
+from leveret.spark.following import Follower, StreamEnds
 from leveret.spark.streams import StreamBatchReader
-from tests.spark.spooling import wait_until
-from tests.spark.test_streams import append, declare, options, rows_of
+from tests.client.proxy import BROKER, Proxy
+from tests.spark.spooling import ready, wait_until
+from tests.spark.test_streams import append, bodies, declare, options, rows_of, second_after_now
 
 pytestmark = pytest.mark.needs_rabbitmq
 
@@ -87,3 +91,64 @@ def test_a_connection_can_be_used_after_a_follower_that_had_enough(rabbitmq, str
         assert another.take(1, 5)[0].body == first.body
     assert connection.connection.session is session
     connection.close()
+
+
+# times
+
+
+@pytest.fixture
+def halves(rabbitmq, fresh: Callable[..., str]) -> tuple[str, datetime]:
+    """Twenty messages that the broker counts, and where in time their halves meet."""
+    name = fresh("stream")
+    declare(rabbitmq.url, name)
+    append(rabbitmq.url, name, bodies(10))
+    between = second_after_now()
+    append(rabbitmq.url, name, bodies(10, 10))
+    wait_until(lambda: ready(rabbitmq.url, name) == 20, "all are counted")
+    return name, between
+
+
+@pytest.fixture
+def ends(rabbitmq, halves):
+    found = StreamEnds(options(rabbitmq.url, halves[0]))
+    found.open()
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def late(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """From now on messages come so many seconds later than they do."""
+    deliver = following._Run._deliver
+
+    def come_late(late_s: float) -> None:
+        def later(run: following._Run, deliveries: list[Delivery]) -> None:
+            asyncio.get_running_loop().call_later(late_s, deliver, run, deliveries)
+
+        monkeypatch.setattr(following._Run, "_deliver", later)
+
+    return come_late
+
+
+def test_the_time_to_wait_begins_when_the_consumer_does(rabbitmq, halves, late):
+    late(0.2)
+    with Proxy(rabbitmq.url) as proxy, Follower(options(proxy.url, halves[0]), 0) as follower:
+        proxy.delay(0.2, sender=BROKER)
+        assert follower.take(20, 0.5) != []
+        proxy.delay(0.0, sender=BROKER)
+
+
+def test_a_time_is_found_although_its_first_message_comes_late(ends, halves, late):
+    late(1.5)
+    assert ends.at(halves[1]) == 10
+
+
+@pytest.mark.parametrize("instant", [datetime(1960, 1, 1, tzinfo=UTC), datetime.min.replace(tzinfo=UTC)])
+def test_a_time_before_all_that_amqp_can_say_is_the_beginning(ends, instant):
+    assert ends.at(instant) == 0
+
+
+@pytest.mark.parametrize("instant", [datetime.now(UTC) + timedelta(days=1), datetime.max.replace(tzinfo=UTC)])
+def test_a_time_later_than_everything_is_the_end(ends, instant, monkeypatch):
+    monkeypatch.setattr(following, "_FIRST_S", 1.0)
+    assert ends.at(instant) == 20

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from leveret.spark.endpoint import Endpoint
 from leveret.spark.errors import BadOption
 from leveret.spark.options import SinkOptions, SourceOptions
 
@@ -84,6 +85,14 @@ def test_a_stream_starts_at_any_position(text, position):
         ({"flightUrl": "http://somewhere"}, "option flightUrl is not like grpc+tcp://host:port"),
         ({"tlsCaFile": "/nowhere.pem"}, "option tlsCaFile: /nowhere.pem can't be read"),
         ({"startingTimestamp": "noon"}, "is not an ISO timestamp"),
+        (
+            {"endingTimestamp": "9999-12-31T23:59:59-05:00"},
+            "option endingTimestamp '9999-12-31T23:59:59-05:00' is not in the years 1 to 9999 of UTC",
+        ),
+        (
+            {"startingTimestamp": "0001-01-01T00:00:00+05:00"},
+            "option startingTimestamp '0001-01-01T00:00:00+05:00' is not in the years 1 to 9999 of UTC",
+        ),
         ({"asyncProgressTrackingEnabled": "true"}, "asynchronous progress tracking can't be used"),
     ],
 )
@@ -92,6 +101,11 @@ def test_a_wrong_option_is_one_sentence(options, sentence):
         source(**options)
     assert sentence in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_a_position_has_times_of_the_years_of_utc():
+    with pytest.raises(BadOption, match="9999-12-31T23:59:59-05:00' is not in the years 1 to 9999 of UTC"):
+        SourceOptions.parse({"stream": "s", "startingPosition": "9999-12-31T23:59:59-05:00"})
 
 
 @pytest.mark.parametrize("text", ['{"a": -1}', '{"a": 1.5}', '{"a": true}', '{"a": "1"}', "{}", "{a}"])
@@ -149,6 +163,16 @@ def test_nothing_shows_a_password(kind):
         assert "s3cret" not in shown
         assert "0ther" not in shown
         assert "amqp://one:1/v" in shown
+
+
+@pytest.mark.parametrize("location", ["s3://AKIA:s3cret@bucket/x", "s3://AKIA:s3/cret@bucket/x"])
+def test_nothing_shows_the_keys_of_the_spool(location):
+    options = source(spoolLocation=location)
+    for shown in (repr(options), repr(Endpoint(options, "RabbitMQ", None))):
+        assert "spool_location='s3://bucket/x'" in shown
+        assert "AKIA" not in shown
+        assert "cret" not in shown
+    assert options.spool_location == location
 
 
 @pytest.mark.parametrize(

@@ -151,6 +151,17 @@ def test_a_file_without_windows_or_with_another_time_is_refused_while_rows_wait(
         Memory(declared(another)).waiting()
 
 
+def test_what_is_explained_shows_no_keys():
+    text = GOOD.replace('path = "', 'path = "s3a://KEY:SE/CRET@').replace(
+        "/lake/check", "s3://KEY:SECRET@lake/check"
+    )
+    said = str(explain(declared(text)))
+    assert "s3a://" in said
+    assert "lake/checkpoints/orders" in said
+    assert "KEY" not in said
+    assert "CRET" not in said
+
+
 def test_a_path_with_a_scheme_is_not_beside_the_file():
     for place in ("file:/checks/o", "file:///checks/o", "s3a://checks/o", "/checks/o"):
         text = GOOD.replace("/lake/checkpoints/orders", place)

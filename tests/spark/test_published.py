@@ -171,6 +171,17 @@ def test_a_value_that_can_not_be_sent_fails_the_task(rabbitmq, queue, run):
         run(stream(rabbitmq, queue, columns=batch), [batch])
 
 
+@pytest.mark.parametrize("size_bytes", [131_072 - 60, 200_000])
+def test_headers_that_do_not_fit_into_a_frame_fail_the_task(rabbitmq, queue, run, size_bytes):
+    headers = pa.array([None, [("trace", "x" * size_bytes)]], pa.map_(pa.string(), pa.string()))
+    batch = bodies("a", "b", headers=headers)
+    with pytest.raises(BadValue, match=r"column 'headers' has the value .'trace': 'xxx") as raised:
+        run(stream(rabbitmq, queue, columns=batch), [batch])
+    assert "bytes, but a frame holds 131072 at most" in str(raised.value)
+    assert raised.value.hint == "what is large belongs into the body"
+    assert len(str(raised.value)) < 300
+
+
 def test_a_broker_that_is_away_fails_the_task_without_showing_the_password(run):
     said = SinkOptions(url="amqp://guest:secret@127.0.0.1:1/", routing_key="q", broker_timeout_s=0.2)
     with pytest.raises(BrokerAway, match="no broker answered at") as raised:

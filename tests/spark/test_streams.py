@@ -153,7 +153,7 @@ def test_a_query_that_began_at_the_end_begins_there_again_if_its_first_batch_was
 
 def test_a_query_can_begin_at_an_offset_or_at_a_time(rabbitmq, stream):
     append(rabbitmq.url, stream, bodies(20))
-    between = _second_after_now()
+    between = second_after_now()
     append(rabbitmq.url, stream, bodies(20, 20))
     for position, offset in (("7", 7), (between.isoformat(), 20), ("earliest", 0), ("latest", 40)):
         reader = StreamReader(options(rabbitmq.url, stream, startingPosition=position))
@@ -161,7 +161,7 @@ def test_a_query_can_begin_at_an_offset_or_at_a_time(rabbitmq, stream):
         reader.stop()
 
 
-def _second_after_now() -> datetime:
+def second_after_now() -> datetime:
     """Streams know seconds: a full one lies behind what was written before, and before what will be."""
     now_s = int(time.time()) + 1
     wait_until(lambda: time.time() > now_s + 0.1, "a second has passed")
@@ -191,7 +191,7 @@ def test_a_limit_in_bytes_is_one_in_messages_of_the_usual_size(rabbitmq, stream)
 
 def test_a_batch_read_takes_what_is_there_or_a_range_of_it(rabbitmq, stream):
     append(rabbitmq.url, stream, bodies(30))
-    between = _second_after_now()
+    between = second_after_now()
     append(rabbitmq.url, stream, bodies(30, 30))
     cases: list[tuple[dict[str, str], list[tuple[int, str]]]] = [
         ({}, numbered(60)),
@@ -200,6 +200,7 @@ def test_a_batch_read_takes_what_is_there_or_a_range_of_it(rabbitmq, stream):
         ({"endingOffset": "1000"}, numbered(60)),
         ({"startingOffset": "60"}, []),
         ({"startingTimestamp": between.isoformat()}, numbered(30, 30)),
+        ({"startingTimestamp": "1960-01-01T00:00:00Z"}, numbered(60)),
         ({"endingTimestamp": between.isoformat()}, numbered(30)),
     ]
     for more, expected in cases:

@@ -83,6 +83,22 @@ def test_ranges_of_time_are_exact(leveret, topic):
 
 
 @pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"startingTimestamp": "0001-01-01T00:00:00Z"}, ALL),
+        ({"startingTimestamp": "1960-01-01T00:00:00Z"}, ALL),
+        ({"startingTimestamp": "9999-12-31T23:59:59Z"}, []),
+        ({"endingTimestamp": "0001-01-01T00:00:00Z"}, []),
+        ({"endingTimestamp": "9999-12-31T23:59:59Z"}, ALL),
+    ],
+)
+def test_times_may_be_as_early_and_as_late_as_there_are_years(leveret, topic, options, expected):
+    name, _ = topic
+    assert offsets(reader(leveret, topic=name, **options)) == [expected] * 2
+    assert offsets(reader(leveret, stream=f"{name}-0", **options)) == [expected, []]
+
+
+@pytest.mark.parametrize(
     ("pushed", "left", "expected"),
     [
         ([spark.GreaterThan(("offset",), 3), spark.LessThanOrEqual(("offset",), 5)], 0, [4, 5]),

@@ -66,7 +66,8 @@ class _Run:
     """One consumer, from a place in the stream on, until its channel ends."""
 
     def __init__(self, connection: BlockingConnection, stream: str, where: Where, *, prefetch: int) -> None:
-        place = Timestamp(where.timestamp()) if isinstance(where, datetime) else where
+        if isinstance(where, datetime):
+            where = Timestamp(max(0.0, where.timestamp()))  # AMQP has no time before 1970
         self.ready: deque[Delivery] = deque()
         self.came = asyncio.Event()
         self.ended = False
@@ -74,7 +75,7 @@ class _Run:
         self._connection = connection.connection
         self._intake = Intake(
             connection.connection,
-            Subscription(stream, prefetch, arguments={STREAM_OFFSET: place}),
+            Subscription(stream, prefetch, arguments={STREAM_OFFSET: where}),
             deliver=self._deliver,
             stale=lambda _: None,
             codecs=Codecs(),
@@ -191,26 +192,34 @@ class Follower:
         return self._ends
 
     def take(self, max_messages: int, wait_s: float) -> list[Delivery]:
-        """What has come, in the order of offsets, each once; empty if nothing did in time. No more than goes
-        into a record batch."""
+        """What has come, in the order of offsets, each once; empty if nothing did in time, which begins when
+        the consumer does. No more than goes into a record batch."""
         assert self._connection is not None
         return _run(self._connection, self._take(max_messages, wait_s), self._options)
 
     async def _take(self, max_messages: int, wait_s: float) -> list[Delivery]:
         loop = asyncio.get_running_loop()
-        enough_s, away_s = loop.time() + wait_s, loop.time() + self._options.broker_timeout_s
+        away_s = loop.time() + self._options.broker_timeout_s
+        enough_s: float | None = None
         while True:
             run = await self._current()
             if found := await self._taken(run, max_messages):
                 return found
             if run.consuming:
+                enough_s = loop.time() + wait_s if enough_s is None else enough_s
                 if loop.time() >= enough_s:
                     return []
-            elif _is_a_queue(run.error):
-                raise _no_stream(self._options.subject)
-            elif loop.time() >= away_s:
-                raise run.error or BrokerAway(f"stream '{self._options.subject}' could not be consumed")
+            else:
+                enough_s = None
+                self._check_away(run, away_s)
             await run.arrival(_LOOK_S)
+
+    def _check_away(self, run: _Run, away_s: float) -> None:
+        """Raises if it will not be consuming, or is not since `brokerTimeout`."""
+        if _is_a_queue(run.error):
+            raise _no_stream(self._options.subject)
+        if asyncio.get_running_loop().time() >= away_s:
+            raise run.error or BrokerAway(f"stream '{self._options.subject}' could not be consumed")
 
     async def _taken(self, run: _Run, max_messages: int) -> list[Delivery]:
         found: list[Delivery] = []
@@ -283,7 +292,7 @@ class StreamEnds:
         """The first offset of the chunk that the instant is in, or before which it is; the end if it is
         later than everything."""
         with self._follower(instant, prefetch=1) as follower:
-            found = follower.take(1, _EMPTY_S)
+            found = self._patiently(follower, 1)
         return offset_of(found[0]) if found else self.stop()
 
     def wait_for(self, offset: int, wait_s: float) -> bool:

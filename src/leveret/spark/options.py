@@ -21,6 +21,7 @@ from pyspark.sql.types import StructType
 from leveret.client.endpoint import Endpoint as AmqpEndpoint
 from leveret.spark import values
 from leveret.spark.errors import BadOption
+from leveret.spark.place import without_keys
 from leveret.spark.values import DAY_S, Position
 
 URL: Final = "amqp://guest:guest@localhost:5672/"
@@ -48,6 +49,8 @@ class BrokerOptions:
         shown["url"] = self.where
         if self.password is not None:
             shown["password"] = _HIDDEN
+        if shown.get("spool_location") is not None:  # only the source has one
+            shown["spool_location"] = without_keys(shown["spool_location"])
         inside = ", ".join(f"{name}={value!r}" for name, value in shown.items())
         return f"{type(self).__name__}({inside})"
 

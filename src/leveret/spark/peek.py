@@ -2,30 +2,31 @@
 
 Batches are snapshots of what lies above the last offset. No message is acked, held, or kept from others; so
 there is nothing to give back when the query ends, however it ends. What others consume meanwhile is not seen.
+A snapshot says nothing of sizes: for a limit in bytes the driver reads what it counts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
-from leveret.flight import actions
-from leveret.spark import ranges
+from leveret.flight import actions, tickets
+from leveret.spark import limits, ranges
 from leveret.spark.calls import Calls
 from leveret.spark.endpoint import Endpoint
 from leveret.spark.errors import WrongCheckpoint
 from leveret.spark.options import SourceOptions
 from leveret.spark.tasks import Messages, Planned, divided, read_messages
+
+_WEIGHED_MAX: Final = 65_536
+"""So many messages a batch has at most that is limited in bytes, as those of leases."""
 
 
 class PeekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -43,8 +44,7 @@ class PeekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._offset(self._snapshot(0, 0).log_id, 0)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        most = self._options.max_messages
-        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+        return limits.default_limit(self._options)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._stop = max(ranges.bounds(portion.ranges)[1] for portion in self._snapshot(0, None).portions)
@@ -53,10 +53,12 @@ class PeekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         found = self._snapshot(self._number(start), self._stop)
         self._check_log(start, found)
         (portion,) = found.portions
-        wanted = portion.ranges
-        if isinstance(limit, ReadMaxRows):
-            wanted = ranges.first(wanted, limit.max_rows)
-        return self._offset(found.log_id, ranges.bounds(wanted)[1]) if wanted else start
+        most, size_bytes = limits.most(limit, self._options)
+        wanted = portion.ranges if most is None else ranges.first(portion.ranges, most)
+        stop = ranges.bounds(wanted)[1]
+        if wanted and size_bytes is not None:
+            stop = self._fitting(found.log_id, wanted, size_bytes)
+        return self._offset(found.log_id, stop) if stop else start
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         first, stop = self._number(start), self._number(end)
@@ -84,6 +86,25 @@ class PeekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _snapshot(self, start: int, stop: int | None) -> actions.Planned:
         request = actions.Snapshot(self._options.vhost, self._queue, start=start, stop=stop)
         return self._connected().ask(request, actions.Planned)
+
+    def _fitting(self, log_id: int, wanted: bytes, size_bytes: int) -> int:
+        """The offset behind the last message whose body still fits, as the first one always does; 0 if none
+        of them is there any more."""
+        weighed = ranges.first(wanted, _WEIGHED_MAX)
+        ticket = tickets.ReadTicket(self._options.vhost, self._queue, log_id, weighed, exact=False)
+        stop = 0
+        with Calls(self._endpoint) as calls:  # its own: what is not read of it ends with the connection
+            for batch in calls.read(ticket):
+                sizes = np.cumsum(pc.binary_length(batch.column("body")).to_numpy())
+                fitting = int(np.searchsorted(sizes, size_bytes, side="right"))
+                if not stop:
+                    fitting = max(fitting, 1)
+                if fitting:
+                    stop = batch.column("offset")[fitting - 1].as_py() + 1
+                if fitting < batch.num_rows:
+                    break
+                size_bytes -= int(sizes[-1])
+        return stop
 
     def _offset(self, log_id: int, number: int) -> dict[str, Any]:
         return {"vhost": self._options.vhost, "queue": self._queue, "log": log_id, "offset": number}

@@ -43,7 +43,7 @@ class Place:
     def at(
         cls, location: str, folder: str, *, option: str = "option spoolLocation", noun: str = "the spool"
     ) -> Place:
-        shown = _without_user(location)
+        shown = without_keys(location)
         try:
             files, path = opened(location)
         except (pa.ArrowException, OSError, ValueError):
@@ -200,17 +200,23 @@ def component(name: str) -> str:
     return quoted
 
 
+def without_keys(location: str) -> str:
+    """What may be shown: a path, or of a URI what follows its last @, since a key may hold a / before it.
+
+    >>> without_keys("s3://AKIA:SEC/RET@bucket/spool?region=eu")
+    's3://bucket/spool'
+    """
+    scheme, separator, rest = location.partition("://")
+    if not separator or scheme == "file":
+        return location
+    before, _, shown = rest.rpartition("@")
+    hidden = "?" in before  # it is in a key, or the @ is in the query, which may hold keys too
+    return f"{scheme}://{'***' if hidden else shown.partition('?')[0]}"
+
+
 def _sync(path: str) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _without_user(location: str) -> str:
-    scheme, separator, rest = location.partition("://")
-    if not separator:
-        return location
-    host, slash, path = rest.partition("/")
-    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path.partition('?')[0]}"

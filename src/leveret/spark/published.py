@@ -24,12 +24,12 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from leveret.client import BlockingConnection, ClientError, Message, Receipt, Status
+from leveret.client import BlockingConnection, ClientError, Message, PublishInterrupted, Receipt, Status
 from leveret.client.blocking import BlockingPublisher
 from leveret.client.message import PERSISTENT, Properties
 from leveret.spark.errors import BrokerAway, SparkSideError
 from leveret.spark.options import SinkOptions
-from leveret.spark.rows import Rows, check, slices
+from leveret.spark.rows import Rows, check, slices, too_large
 from leveret.spark.sink import Attempt, Staged, new_write
 
 _WINDOW: Final = 5_000
@@ -120,6 +120,8 @@ def _confirmed(publisher: BlockingPublisher, messages: Sequence[Message]) -> lis
     """Receipts of messages that are confirmed or returned; anything else is an error."""
     try:
         receipts = publisher.publish_many(messages)
+    except PublishInterrupted as error:
+        raise _interrupted(error, messages) from None
     except ClientError as error:
         raise NotPublished(error.sentence, hint=error.hint) from None
     for receipt in receipts:
@@ -129,6 +131,16 @@ def _confirmed(publisher: BlockingPublisher, messages: Sequence[Message]) -> lis
             except ClientError as error:
                 raise NotPublished(error.sentence, hint=error.hint) from None
     return receipts
+
+
+def _interrupted(error: PublishInterrupted, messages: Sequence[Message]) -> SparkSideError:
+    """`BadValue` if the toolkit did not take the next message: its headers are more than a frame."""
+    cause: BaseException | None = error
+    while isinstance(cause, PublishInterrupted):
+        cause = cause.__cause__
+    if isinstance(cause, ValueError):
+        return too_large(messages[len(error.receipts)].properties.get("headers"), str(cause))
+    return NotPublished(error.sentence, hint=error.hint)
 
 
 def _unroutable(messages: Sequence[Message], receipts: Sequence[Receipt]) -> list[Message]:

@@ -311,11 +311,14 @@ def _check_frames(headers: pa.BinaryArray, tables: pa.MapArray) -> None:
     sizes = pc.binary_length(headers)
     first = pc.index(pc.greater(sizes, _HEADER_BYTES_MAX), True).as_py()
     if first >= 0:
-        raise BadValue(
-            f"column 'headers' has the value {_shown(tables[first].as_py())}: that makes a content header of "
-            f"{sizes[first]} bytes, and a frame has room for {_HEADER_BYTES_MAX}",
-            hint="what is large belongs into the body",
-        )
+        reason = f"that makes a content header of {sizes[first]} bytes, and a frame has room for"
+        raise too_large(tables[first].as_py(), f"{reason} {_HEADER_BYTES_MAX}")
+
+
+def too_large(headers: Any, reason: str) -> BadValue:
+    """For headers of a row that are more than a frame."""
+    sentence = f"column 'headers' has the value {_shown(headers)}: {reason}"
+    return BadValue(sentence, hint="what is large belongs into the body")
 
 
 def _refuse(name: str, values: pa.Array, bad: pa.BooleanArray, wanted: str) -> None:

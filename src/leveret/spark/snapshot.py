@@ -26,6 +26,7 @@ from leveret.spark.options import SourceOptions
 from leveret.spark.tasks import Messages, Planned, divided, read_messages
 
 _OFFSET_MAX: Final = 2**63 - 1
+_LATEST: Final = datetime.max.replace(tzinfo=UTC)
 _CLOCKS_GO_BACK: Final = timedelta(minutes=10)
 """Behind the end of a range of time so much more is looked at, since clocks are set back now and then."""
 
@@ -88,9 +89,8 @@ class StreamSnapshotReader(SnapshotReader):
             for place in self._places(calls, topics.position(self._options.starting_timestamp)):
                 starts[place.stream] = max(starts[place.stream], place.offset)
         if self._options.ending_timestamp is not None:
-            for place in self._places(
-                calls, topics.position(self._options.ending_timestamp + _CLOCKS_GO_BACK)
-            ):
+            latest = min(self._options.ending_timestamp, _LATEST - _CLOCKS_GO_BACK) + _CLOCKS_GO_BACK
+            for place in self._places(calls, topics.position(latest)):
                 ends[place.stream] = min(ends[place.stream], place.offset)
         stop = _OFFSET_MAX if self._stop is None else self._stop
         spans = {name: (max(starts[name], self._start), min(ends[name], stop)) for name in ends}

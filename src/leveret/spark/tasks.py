@@ -56,13 +56,14 @@ class Planned(NamedTuple):
 
 
 def divided(planned: Sequence[Planned], location: str, *, at_least: int) -> list[InputPartition]:
-    """Tasks of about equal size: at least so many, and as many as it takes to keep each small."""
+    """Tasks of about equal size: at least so many, if there are so many messages, and as many as it takes to
+    keep each small."""
     total = sum(each.portion.messages for each in planned)
     wanted = max(at_least, -(-total // TASK_MESSAGES_MAX))
     found: list[InputPartition] = []
     for queue, log_id, portion, number in planned:
-        share = max(1, round(wanted * portion.messages / total)) if total else 0
-        for piece in ranges.pieces(portion.ranges, max(share, -(-portion.messages // TASK_MESSAGES_MAX))):
+        share = -(-wanted * portion.messages // total) if total else 0  # up: no task is above total / wanted
+        for piece in ranges.pieces(portion.ranges, share):
             first, stop = ranges.bounds(piece)
             counts = {offset: n for offset, n in portion.counts.items() if first <= offset < stop}
             before = portion.redelivered_below

@@ -78,7 +78,14 @@ def instant(value: str) -> datetime:
         found = datetime.fromisoformat(value)
     except ValueError:
         raise ValueError("is not an ISO timestamp: 2026-01-31T12:00:00Z") from None
-    return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+    return _in_utc(found)
+
+
+def _in_utc(found: datetime) -> datetime:
+    try:
+        return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+    except OverflowError:
+        raise ValueError("is not in the years 1 to 9999 of UTC") from None
 
 
 def position(value: str) -> Position:
@@ -91,9 +98,10 @@ def position(value: str) -> Position:
     if value.lstrip().startswith("{"):
         return offsets(value)
     try:
-        return instant(value)
+        found = datetime.fromisoformat(value)
     except ValueError:
         raise ValueError("is not earliest, latest, an offset or an ISO timestamp") from None
+    return _in_utc(found)
 
 
 def offsets(value: str) -> Mapping[str, int]:

@@ -30,6 +30,7 @@ from leveret.spark.pipelines.owners import OWNER
 from leveret.spark.pipelines.sinks import BATCH
 from leveret.spark.pipelines.state import Status, query_id
 from leveret.spark.pipelines.tables import Batch, Table, last_committed, rows_of
+from leveret.spark.place import without_keys
 
 TARGET_BYTES: Final = 128 << 20
 _LOCK: Final = "_compacting-"
@@ -126,7 +127,8 @@ def compact(
         _check(each, table)
     if last is None:
         raise NotCompacted(
-            f"there is no committed batch at {declared.checkpoint}", hint="has the pipeline been run?"
+            f"there is no committed batch at {without_keys(declared.checkpoint)}",
+            hint="has the pipeline been run?",
         )
     query = query_id(declared)
     for _, table in tables:

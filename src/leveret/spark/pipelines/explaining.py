@@ -8,6 +8,7 @@ from leveret.spark.pipelines.checks import source_options
 from leveret.spark.pipelines.declaration import INPUT, MESSAGE, Declaration
 from leveret.spark.pipelines.rejects import SHARE_FROM
 from leveret.spark.pipelines.sinks import promise
+from leveret.spark.place import without_keys
 
 
 def explain(declared: Declaration) -> list[tuple[str, list[str]]]:
@@ -132,7 +133,7 @@ def _rejects(declared: Declaration) -> list[str]:
 
 def _sink(declared: Declaration, index: int) -> str:
     sink = declared.sinks[index]
-    place = sink.path or sink.options.get("exchange") or sink.options.get("dbtable") or ""
+    place = without_keys(sink.path or "") or sink.options.get("exchange") or sink.options.get("dbtable") or ""
     rows = sink.rows or declared.last
     return f"{rows} as {sink.format}{f' to {place}' if place else ''}; {promise(sink)}"
 
@@ -141,4 +142,4 @@ def _runs(declared: Declaration) -> list[str]:
     every = (
         f"a batch every {declared.trigger.every}" if declared.trigger.every else "one batch after the other"
     )
-    return [f"{every}, on {declared.spark.master}, checkpoint {declared.checkpoint}"]
+    return [f"{every}, on {declared.spark.master}, checkpoint {without_keys(declared.checkpoint)}"]

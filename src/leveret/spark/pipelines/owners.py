@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from leveret.spark.errors import BadOption, SparkSideError
 from leveret.spark.pipelines.failures import first_cause
-from leveret.spark.place import Place
+from leveret.spark.place import Place, without_keys
 
 OWNER: Final = "_query"
 FORMAT: Final = "_format"
@@ -51,7 +51,8 @@ def _claimed_by_spark(spark: SparkSession, path: str, mine: str, *, file: str) -
             written.close()
     except (Py4JJavaError, CapturedException) as error:
         hint = "check the place, its permissions, and the library of its file system"
-        raise SparkSideError(f"the table at {path} can't be read: {first_cause(error)}", hint=hint) from error
+        what = f"the table at {without_keys(path)} can't be read: {first_cause(error)}"
+        raise SparkSideError(what, hint=hint) from error
     return mine
 
 
