@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from leveret.cli.main import app
-from leveret.spark.pipelines import sql
-from leveret.spark.pipelines.checks import check, source_options
+from leveret.spark.pipelines import schemas, sql
+from leveret.spark.pipelines.checks import broker_options, check, source_options
 from leveret.spark.pipelines.declaration import Declaration, parse, read
 from leveret.spark.pipelines.errors import BadPipeline, CheckpointInUse
 from leveret.spark.pipelines.explaining import explain
@@ -90,6 +90,17 @@ def test_a_good_file_is_taken_as_it_is():
         "queue": "orders",
         "maxMessagesPerTrigger": "1000",
         "cursor": "orders",
+    }
+
+
+def test_who_we_are_is_said_to_the_rejects_too_in_whatever_case_it_is_written():
+    said = (
+        'options = { Password = "pa", flighturl = "grpc+tcp://b:1", URL = "amqp://a@broker", Cursor = "x" }'
+    )
+    assert broker_options(declared(GOOD.replace("max_messages = 1000", said))) == {
+        "url": "amqp://a@broker",
+        "password": "pa",
+        "flightUrl": "grpc+tcp://b:1",
     }
 
 
@@ -448,6 +459,19 @@ def test_a_checkpoint_with_which_no_batch_was_planned_belongs_to_nobody_and_has_
     plan_a_batch(tmp_path)
     state.check()
     assert state.schema() == "id STRING"
+
+
+def test_a_schema_beside_a_checkpoint_that_can_not_be_read_is_told_and_can_be_written_down(tmp_path: Path):
+    schema = 'schema = "id LONG NOT NULL, customer STRING, amount DOUBLE, at TIMESTAMP"'
+    text = placed(tmp_path)
+    without = declared(text.replace(schema, ""))
+    State(without).claim("`http` struct<content-type:string>")
+    plan_a_batch(tmp_path)
+    told = "line 8: parse.schema as it was inferred does not parse: .*write down which columns are wanted"
+    with pytest.raises(BadPipeline, match=told):
+        schemas.frozen(None, without)
+    written = declared(text)
+    assert schemas.frozen(None, written) is written
 
 
 def test_looking_at_a_checkpoint_leaves_nothing_behind(tmp_path: Path):

@@ -233,7 +233,8 @@ class Batches:
             found[step.name] = spark.sql(step.sql)
             _show(found[step.name], step.name)
         for function in self.declared.functions:
-            found[function.name] = function.function(found[function.of])
+            read = found[function.of] if function.of in found else spark.table(function.of)
+            found[function.name] = function.function(read)
         return found
 
     @property

@@ -67,8 +67,8 @@ def source_options(declared: Declaration) -> dict[str, str]:
 
 def broker_options(declared: Declaration) -> dict[str, str]:
     """The options that say which broker it is, and who we are: for the rejects, and sinks of the same one."""
-    options = source_options(declared)
-    return {name: options[name] for name in _OF_BROKER if name in options}
+    options = {name.lower(): value for name, value in source_options(declared).items()}
+    return {name: options[name.lower()] for name in _OF_BROKER if name.lower() in options}
 
 
 def as_options(settings: Mapping[str, object]) -> dict[str, str]:

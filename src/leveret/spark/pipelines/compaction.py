@@ -22,7 +22,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from leveret.spark.errors import SparkSideError
-from leveret.spark.pipelines import running
+from leveret.spark.pipelines import running, sql
 from leveret.spark.pipelines.checks import FILES, as_options
 from leveret.spark.pipelines.declaration import Declaration, Sink
 from leveret.spark.pipelines.failures import SPARK_FAILED, first_cause
@@ -346,4 +346,4 @@ def _check_alone(table: Table, mine: str) -> None:
 
 def _named(names: Sequence[str]) -> list[Column]:
     """Columns by their names, whatever is in those."""
-    return [F.col("`{}`".format(name.replace("`", "``"))) for name in names]
+    return [F.col(sql.quoted(name)) for name in names]

@@ -25,6 +25,7 @@ _PARSED: Final = "_parsed"
 _CORRUPT: Final = "_corrupt"
 _ALONE: Final = "_alone"
 _END: Final = "_end"
+_LINE_END: Final = r"(\r\n|\r|\n)\z"
 _UNFIT: Final = {"json": "is not JSON, or does not fit the schema", "csv": "does not fit the schema"}
 
 
@@ -39,10 +40,11 @@ def parsed(messages: DataFrame, parse: Parse) -> DataFrame:
     assert parse.schema is not None
     reader = F.from_json if parse.format == "json" else F.from_csv
     options = as_options(parse.options) | {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
-    value = reader(text, f"{parse.schema}, {_CORRUPT} STRING", options)
+    line = text if parse.format == "json" else F.regexp_replace(text, _LINE_END, "")
+    value = reader(line, f"{parse.schema}, {_CORRUPT} STRING", options)
     alone = _is_alone(text, options) if parse.format == "json" else F.lit(True)
     rows = messages.select(value.alias(_PARSED), message, body, alone.alias(_ALONE))
-    fields = {column: F.col(f"{_PARSED}.`{column.name}`") for column in sql.schema_of(parse.schema)}
+    fields = {column: F.col(f"{_PARSED}.{sql.quoted(column.name)}") for column in sql.schema_of(parse.schema)}
     unfit = F.col(_PARSED).isNull() | F.col(f"{_PARSED}.{_CORRUPT}").isNotNull()
     reject = F.when(unfit, reason("parse", None, _UNFIT[parse.format]))
     reject = reject.when(~F.col(_ALONE), reason("parse", None, "has more behind its first object"))
@@ -100,7 +102,7 @@ def unfit_column(parse: Parse) -> Column:
         *(
             F.when(
                 F.get_json_object(text, f"$['{column.name}']").isNotNull()
-                & F.col(f"`{column.name}`").isNull(),
+                & F.col(sql.quoted(column.name)).isNull(),
                 F.lit(column.name),
             )
             for column in sql.schema_of(parse.schema)
@@ -137,4 +139,4 @@ def reason(step: str, column: str | None, why: str | Column) -> Column:
 
 def named(column: str) -> Column:
     """A column as a file names it: `at`, `order.placed_at`, `_message.timestamp`."""
-    return F.col(".".join(f"`{part}`" for part in column.split(".")))
+    return F.col(".".join(sql.quoted(part) for part in column.split(".")))

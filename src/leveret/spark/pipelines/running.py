@@ -31,6 +31,8 @@ from leveret.spark.pipelines.memory import Memory
 from leveret.spark.pipelines.state import State, Status
 
 _LOOK_S: Final = 1
+_LENIENT: Final = {"spark.sql.ansi.enabled": "false"}
+"""What can't be divided or cast is null, and no expectation is true of it: one row does not stop the rest."""
 
 
 @contextmanager
@@ -47,7 +49,7 @@ def session(declared: Declaration, *, log_level: str = "OFF") -> Iterator[SparkS
     else:
         check_java()
         builder = builder.appName(declared.name).master(declared.spark.master)
-        settings = quiet.settings(declared.spark.master) | _jars(declared) | settings
+        settings = quiet.settings(declared.spark.master) | _LENIENT | _jars(declared) | settings
     for name, value in settings.items():
         builder = builder.config(name, value)
     try:

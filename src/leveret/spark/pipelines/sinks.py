@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from leveret.spark.errors import BadOption
-from leveret.spark.pipelines import jdbc, owners
+from leveret.spark.pipelines import jdbc, owners, sql
 from leveret.spark.pipelines.checks import FILES, MESSAGE, as_options
 from leveret.spark.pipelines.databases import Database
 from leveret.spark.pipelines.declaration import Declaration, Sink
@@ -108,7 +108,7 @@ def without_message(rows: DataFrame, *, keep: Sequence[str]) -> DataFrame:
     if MESSAGE not in rows.columns:
         return rows
     kept = [F.col(f"{MESSAGE}.{name}").alias(f"_{name}") for name in keep]
-    return rows.select(*(f"`{name}`" for name in rows.columns if name != MESSAGE), *kept)
+    return rows.select(*(sql.quoted(name) for name in rows.columns if name != MESSAGE), *kept)
 
 
 def promise(sink: Sink) -> str:

@@ -142,6 +142,12 @@ def schema_of(ddl: str) -> list[Column]:
     return [_column(each) for each in columns]
 
 
+def quoted(name: str) -> str:
+    """A name as SQL takes it, whatever is in it."""
+    escaped = name.replace("`", "``")
+    return f"`{escaped}`"
+
+
 def _column(column: exp.ColumnDef) -> Column:
     kinds = [constraint.kind for constraint in column.constraints]
     required = any(isinstance(kind, exp.NotNullColumnConstraint) for kind in kinds)

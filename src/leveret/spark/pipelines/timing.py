@@ -13,7 +13,7 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from leveret.spark.pipelines import dedup, lateness, windows
+from leveret.spark.pipelines import dedup, lateness, sql, windows
 from leveret.spark.pipelines import rows as parsing
 from leveret.spark.pipelines.declaration import Declaration
 from leveret.spark.pipelines.memory import Known
@@ -82,7 +82,7 @@ class Timing:
         """These rows and those that have waited, each with its `_window`."""
         assert self.declared.windows is not None
         if before.waiting is not None:
-            there = [f"`{name}`" for name in before.waiting.columns if name in taken.columns]
+            there = [sql.quoted(name) for name in before.waiting.columns if name in taken.columns]
             taken = taken.unionByName(before.waiting.select(*there), allowMissingColumns=True)
         timed = lateness.timed(taken, self.declared.watermark)
         return windows.placed(timed, self.declared.windows).drop(lateness.TIME)
