@@ -320,6 +320,20 @@ def test_a_cut_in_the_middle_leaves_each_message_in_one_of_the_two_at_least(
 
 
 @on_a_loop
+async def test_what_is_still_in_the_source_is_not_called_moved(leveret_broker: Broker, fresh: Fresh):
+    url = leveret_broker.url
+    home = declare(url, fresh("home"))
+    parking = parked(url, home, fresh, 3)
+    leveret_broker.faults.drop_connection_at_ack(1)
+    told: list[int] = []
+    with pytest.raises(ClientError):
+        await redriven(url, parking, on_progress=lambda progress: told.append(progress.moved))
+    assert told == [0]
+    wait_until_depth(url, parking, 3)
+    assert depth(url, home) == 3
+
+
+@on_a_loop
 async def test_two_at_once_share_the_work(amqp_url: str, fresh: Fresh):
     home = declare(amqp_url, fresh("home"))
     parking = parked(amqp_url, home, fresh, 500)

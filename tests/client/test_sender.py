@@ -10,11 +10,18 @@ from leveret.amqp.scanner import ACK, NACK
 from leveret.client import sender as module
 from leveret.client.backoff import Backoff
 from leveret.client.errors import ChannelClosed, ConnectionBlocked, MessageReturned, NotConnected
-from leveret.client.receipt import Status
+from leveret.client.receipt import Receipt, Status
 from tests.amqp.session import frames_in, method_of
 from tests.client.paper import CUT, Stage, played, statuses
 
 # onto the wire
+
+
+def returned_of(receipt: Receipt) -> commands.Basic.Return:
+    place = {"exchange": receipt.exchange, "routing_key": receipt.routing_key}
+    found = method_of(commands.Basic.Return, reply_code=312, reply_text="NO_ROUTE", **place)
+    assert isinstance(found, commands.Basic.Return)
+    return found
 
 
 def test_messages_wait_until_their_exchange_is_known_and_stay_in_order() -> None:
@@ -193,7 +200,7 @@ def test_a_return_from_before_a_cut_does_not_count_afterwards() -> None:
         (receipt,) = stage.send("")
         await stage.settle_down()
         header = receipt.header
-        returned = method_of(commands.Basic.Return, reply_code=312, reply_text="NO_ROUTE")
+        returned = returned_of(receipt)
         stage.channel.take_content(returned, header, b"x")
         assert receipt.returned
         stage.connection.lose()
@@ -210,7 +217,7 @@ def test_a_return_that_is_nobodys_is_ignored() -> None:
     async def work(stage: Stage) -> None:
         (receipt,) = stage.send("")
         await stage.settle_down()
-        returned = method_of(commands.Basic.Return, reply_code=312, reply_text="NO_ROUTE")
+        returned = returned_of(receipt)
         for said in ({}, {"headers": {}}, {"headers": {"x-seq": "text"}}, {"headers": {"x-seq": 99}}):
             stage.channel.take_content(returned, properties.encode(said, 0), b"")
         stage.channel.take_content(returned, b"nonsense", b"")
@@ -224,7 +231,7 @@ def test_what_was_returned_is_returned_although_its_confirm_never_comes() -> Non
     async def work(stage: Stage) -> None:
         (receipt,) = stage.send("", timeout_s=0.05)
         await stage.settle_down()
-        returned = method_of(commands.Basic.Return, reply_code=312, reply_text="NO_ROUTE")
+        returned = returned_of(receipt)
         stage.channel.take_content(returned, receipt.header, b"x")
         await receipt
         assert (receipt.status, receipt.returned, receipt.lost) == (Status.RETURNED, True, False)
@@ -245,7 +252,7 @@ def test_what_was_cut_off_and_then_returned_is_lost_and_nothing_else() -> None:
         stage.connection.lose()
         stage.connection.come_back()
         await stage.settle_down()
-        returned = method_of(commands.Basic.Return, reply_code=312, reply_text="NO_ROUTE")
+        returned = returned_of(receipt)
         stage.channel.take_content(returned, receipt.header, b"x")
         await receipt
         assert (receipt.status, receipt.returned, receipt.reply_code) == (Status.LOST, False, 0)

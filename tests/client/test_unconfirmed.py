@@ -183,6 +183,16 @@ def test_whatever_comes_each_is_found_once(seed: int) -> None:
         assert list(unconfirmed) == list(model.values())
 
 
+def test_of_one_sequence_to_two_places_the_one_is_returned_that_went_there() -> None:
+    unconfirmed = Unconfirmed()
+    here, there = receipt(17), receipt(17)
+    here.routing_key, there.routing_key = "orders", "missing"
+    for each in (here, there):
+        unconfirmed.add(each)
+    assert unconfirmed.returned(17, "", "missing") is there
+    assert unconfirmed.returned(17, "", "elsewhere") is None
+
+
 def test_all_of_a_large_window_may_be_returned() -> None:
     wire = Wire(20_000)
     found = [wire.unconfirmed.returned(each.seq) for each in wire.receipts]

@@ -2,8 +2,9 @@
 
 Used where a message leaves its queue through the toolkit: delay queues, recoverers, redrive. What belonged
 to one publish or one delivery (`x-seq`, `x-republished`, delivery counts) stays behind: with it a queue
-that deduplicates would take the copy for what it has stored already. The user id stays behind too, because
-only that user may send it.
+that deduplicates would take the copy for what it has stored already. So do the further addresses (`CC`,
+`BCC`), which have theirs, and would hide that the copy went nowhere; and the user id, because only that user
+may send it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from leveret.amqp.tables import Value
 from leveret.client.delivery import DELIVERY_COUNT, Delivery
 from leveret.client.message import PERSISTENT, PRODUCER, REPUBLISHED, SEQ, Message, Properties
 
-_LEFT_BEHIND: Final = frozenset((PRODUCER, SEQ, REPUBLISHED, DELIVERY_COUNT))
+FURTHER_ADDRESSES: Final = ("CC", "BCC")
+_LEFT_BEHIND: Final = frozenset((PRODUCER, SEQ, REPUBLISHED, DELIVERY_COUNT, *FURTHER_ADDRESSES))
 _KEPT: Final = (
     "content_type",
     "content_encoding",

@@ -22,7 +22,8 @@ from leveret.client.codecs import Codecs
 from leveret.client.connection import Connection
 from leveret.client.copies import copy_of
 from leveret.client.delays import is_delay_queue
-from leveret.client.delivery import ATTEMPTS, GROUP, STREAM, Delivery, Source
+from leveret.client.delivery import ATTEMPTS, GROUP, STREAM, Delivery, Settled, Source
+from leveret.client.errors import ConnectionLost
 from leveret.client.publisher import Publisher
 from leveret.client.questions import depth
 from leveret.client.receipt import Receipt
@@ -148,18 +149,31 @@ class _Move:
             for delivery, place in moving
         ]
         receipts = await self._publisher.publish_many(copies)
-        for (delivery, _), receipt in zip(moving, receipts, strict=True):
-            if receipt.confirmed:
-                await delivery.ack()
-                self.progress.moved += 1
-            elif receipt.returned:
-                self.progress.kept += 1
-                self._homeless = self._homeless or receipt
-        self._ledger.flush()
+        copied = [
+            delivery for (delivery, _), receipt in zip(moving, receipts, strict=True) if receipt.confirmed
+        ]
+        homeless = [receipt for receipt in receipts if receipt.returned]
+        self.progress.kept += len(homeless)
+        self._homeless = next(iter(homeless), None) if self._homeless is None else self._homeless
+        await self._take_off(copied)
         for receipt in receipts:
             if not receipt.returned:
                 receipt.check()
         return bool(fetched)
+
+    async def _take_off(self, copied: list[Delivery]) -> None:
+        """Off the source; they are moved when the broker has answered what was asked behind the acks."""
+        if not copied:
+            return
+        sent = [await delivery.ack() for delivery in copied]
+        self._ledger.flush()
+        if set(sent) != {Settled.SENT}:
+            raise ConnectionLost(
+                f"the connection was lost: {len(copied)} messages are copied, and still in '{self._source}'",
+                hint="move the rest, and look for what is there twice",
+            )
+        await depth(self._channel, self._source)
+        self.progress.moved += len(copied)
 
     def _place(self, delivery: Delivery) -> str | None:
         """The queue it belongs to; None if it stays."""

@@ -311,7 +311,8 @@ class Sender:
             seq = properties.headers_of(content.header).get(SEQ)
         except AmqpError:
             seq = None
-        receipt = self._unconfirmed.returned(seq) if isinstance(seq, int) else None
+        place = method.exchange or "", method.routing_key or ""
+        receipt = self._unconfirmed.returned(seq, *place) if isinstance(seq, int) else None
         if receipt is not None and not receipt.done:
             receipt.reply_code, receipt.reply_text = method.reply_code or 0, method.reply_text
             self._on_returned(receipt)

@@ -67,14 +67,18 @@ class Unconfirmed:
                 self._overdue.add(self._first_tag)
             self._first_tag += 1
 
-    def returned(self, seq: int) -> Receipt | None:
-        """The one with this sequence; returns come in the order of the publishes."""
+    def returned(self, seq: int, exchange: str = "", routing_key: str = "") -> Receipt | None:
+        """The one with this sequence that went there: a sequence may go to several places.
+
+        Returns come in the order of the publishes.
+        """
         start = max(self._next_return - self._first_tag, 0)
         count = len(self._receipts)
         for index in chain(range(start, count), range(min(start, count))):
-            if self._receipts[index].seq == seq:
+            found = self._receipts[index]
+            if found.seq == seq and (found.exchange, found.routing_key) == (exchange, routing_key):
                 self._next_return = self._first_tag + index + 1
-                return self._receipts[index]
+                return found
         return None
 
     @property

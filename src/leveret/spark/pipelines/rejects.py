@@ -17,6 +17,7 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
+from leveret.client.copies import FURTHER_ADDRESSES
 from leveret.client.message import PRODUCER, REPUBLISHED, SEQ
 from leveret.client.redrive import REJECT
 from leveret.flight.actions import Done, Reject, RejectRead
@@ -32,8 +33,8 @@ from leveret.spark.pipelines.once import identity
 from leveret.spark.pipelines.verdicts import Verdict
 from leveret.spark.topics import subject
 
-_OF_ONE_PUBLISH: Final = (PRODUCER, SEQ, REPUBLISHED)
-"""Headers by which a queue that deduplicates knows the original."""
+_OF_ONE_PUBLISH: Final = (PRODUCER, SEQ, REPUBLISHED, *FURTHER_ADDRESSES)
+"""Headers by which a queue that deduplicates knows the original, and further addresses, which have theirs."""
 _KEPT: Final = ("message_id", "correlation_id", "content_type", "timestamp", "priority")
 _KEPT_PROPERTIES: Final = ("content_encoding", "reply_to", "type", "app_id")
 """Not the expiration: rejects stay until somebody takes them."""
