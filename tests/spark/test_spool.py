@@ -30,7 +30,9 @@ def place_in(directory: Path) -> Place:
     return Place.at(str(directory), folder_of(vhost="/", queue="orders", cursor="to-lake"))
 
 
-def opened(directory: Path, *, clock: Clock | None = None, cursor: str = "to-lake") -> Spool:
+def opened(
+    directory: Path, *, clock: Clock | None = None, cursor: str = "to-lake", cluster: str = ""
+) -> Spool:
     spool = Spool(
         place_in(directory),
         vhost="/",
@@ -39,7 +41,7 @@ def opened(directory: Path, *, clock: Clock | None = None, cursor: str = "to-lak
         window_s=WINDOW_S,
         clock=clock or Clock(),
     )
-    spool.open()
+    spool.open(cluster)
     return spool
 
 
@@ -100,6 +102,34 @@ def test_settling_deletes_messages_and_keeps_ids_for_a_while(tmp_path):
     assert len(files(tmp_path, "*.ids")) == 1
 
 
+def test_ids_are_forgotten_after_the_window_though_nothing_more_is_settled(tmp_path):
+    clock = Clock()
+    spool = opened(tmp_path, clock=clock)
+    spool.write([chunk(b"daily")], ids("daily"))
+    spool.settle(1)
+    clock.now_s += WINDOW_S - 1
+    assert spool.find(ids("daily")).tolist() == [SETTLED]
+    clock.now_s += 1
+    assert spool.find(ids("daily")).tolist() == [NEW]
+    assert opened(tmp_path, clock=clock).find(ids("daily")).tolist() == [NEW]
+
+
+def test_ids_whose_window_is_over_are_deleted_though_nothing_more_is_settled(tmp_path):
+    clock = Clock()
+    spool = opened(tmp_path, clock=clock)
+    for number in (1, 2):
+        spool.write([chunk(b"a")], ids(f"m{number}"))
+        spool.settle(number)
+        clock.now_s += WINDOW_S / 2
+    for left in (1, 0):
+        assert spool.settle(2) == []
+        assert len(files(tmp_path, "*.ids")) == left
+        assert len(files(tmp_path, "settled/*")) == 1
+        clock.now_s += WINDOW_S / 2
+    later = opened(tmp_path, clock=clock)
+    assert (later.settled, later.next_offset) == (2, 2)
+
+
 def test_settling_what_is_settled_writes_nothing(tmp_path):
     spool = opened(tmp_path)
     spool.write([chunk(b"a")], ids("a"))
@@ -158,6 +188,29 @@ def test_ids_of_many_batches_are_few_files_and_none_is_forgotten(tmp_path):
     assert opened(tmp_path).find(ids(*names, "other")).tolist() == [SETTLED] * 70 + [NEW]
 
 
+def test_ids_are_not_remembered_much_longer_because_others_came_later(tmp_path):
+    clock = Clock()
+    spool = opened(tmp_path, clock=clock)
+    for number in range(1, 41):
+        spool.write([chunk(b"")], ids(f"m{number}"))
+        spool.settle(number)
+        clock.now_s += WINDOW_S / 40
+    assert spool.find(ids("m1", "m2")).tolist() == [NEW, SETTLED]
+    clock.now_s += WINDOW_S / 2
+    assert spool.find(ids("m2", "m10", "m40")).tolist() == [NEW, NEW, SETTLED]
+
+
+def test_ids_of_a_burst_are_few_files_though_an_old_one_is_among_them(tmp_path):
+    clock = Clock()
+    spool = opened(tmp_path, clock=clock)
+    for number in range(1, 101):
+        spool.write([chunk(b"")], ids(f"m{number}"))
+        spool.settle(number)
+        clock.now_s += WINDOW_S / 2 if number == 1 else 1
+    assert len(files(tmp_path, "*.ids")) < 10
+    assert spool.find(ids("m1", "m2", "m100")).tolist() == [SETTLED] * 3
+
+
 def test_what_was_never_finished_is_swept(tmp_path):
     opened(tmp_path).write([chunk(b"a")], ids("a"))
     (folder,) = tmp_path.rglob("batches")
@@ -182,6 +235,33 @@ def test_a_spool_of_a_later_format_is_refused(tmp_path):
     owner.write_text(json.dumps(json.loads(owner.read_text()) | {"format": 9}))
     with pytest.raises(SparkSideError, match="has format 9"):
         opened(tmp_path)
+
+
+def test_a_spool_of_another_broker_is_refused_and_its_run_goes_on(tmp_path):
+    mine = opened(tmp_path, cluster="rabbit@a")
+    with pytest.raises(SparkSideError, match=r"is of a queue of broker 'rabbit@a', not of 'rabbit@b'"):
+        opened(tmp_path, cluster="rabbit@b")
+    mine.check()
+    opened(tmp_path, cluster="rabbit@a")
+
+
+def test_a_broker_without_a_name_is_not_checked(tmp_path):
+    opened(tmp_path, cluster="rabbit@a")
+    opened(tmp_path)
+    with pytest.raises(SparkSideError, match="rabbit@a"):
+        opened(tmp_path, cluster="rabbit@b")
+
+
+def test_a_spool_that_names_no_broker_is_of_the_first_that_comes(tmp_path):
+    spool = opened(tmp_path)
+    spool.write([chunk(b"a")], ids("a"))
+    spool.claim("rabbit@a")
+    spool.claim("rabbit@a")
+    with pytest.raises(SparkSideError, match="rabbit@a"):
+        spool.claim("rabbit@b")
+    with pytest.raises(SparkSideError, match="rabbit@a"):
+        opened(tmp_path, cluster="rabbit@b")
+    assert opened(tmp_path, cluster="rabbit@a").after(0) == 1
 
 
 def test_missing_ids_of_an_open_batch_are_damage_and_not_overlooked(tmp_path):

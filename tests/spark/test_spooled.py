@@ -8,10 +8,17 @@ from typing import Any
 import pika
 import pytest
 from pamqp import commands
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from leveret.spark import consuming
-from leveret.spark.errors import BadOption, BrokerAway, BrokerRefused, DataLost, WrongCheckpoint
+from leveret.spark.errors import (
+    BadOption,
+    BrokerAway,
+    BrokerRefused,
+    DataLost,
+    SparkSideError,
+    WrongCheckpoint,
+)
 from leveret.spark.options import SourceOptions
 from leveret.spark.spool import TakenOver
 from leveret.spark.spooled import SpoolStreamReader
@@ -220,12 +227,63 @@ def test_a_message_that_was_published_twice_is_read_once_and_that_is_said(rabbit
     assert empties(rabbitmq.url, queue)
 
 
-def publish_with_id(url: str, queue: str, message_id: str, body: bytes) -> None:
+def publish_with_id(
+    url: str, queue: str, message_id: str, body: bytes, headers: dict[str, Any] | None = None
+) -> None:
     connection = pika.BlockingConnection(pika.URLParameters(url))
     channel = connection.channel()
     channel.confirm_delivery()
-    channel.basic_publish("", queue, body, pika.BasicProperties(message_id=message_id), mandatory=True)
+    properties = pika.BasicProperties(message_id=message_id, headers=headers)
+    channel.basic_publish("", queue, body, properties, mandatory=True)
     connection.close()
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"x-stream-offset": 7},
+        {"x-delivery-count": 5_000_000_000},
+        {"x-reject-cause": "x" * 70_000},
+    ],
+    ids=lambda headers: next(iter(headers)),
+)
+def test_headers_of_a_publisher_do_not_end_the_query(rabbitmq, fresh, tmp_path, headers):
+    queue = fresh()
+    publish(rabbitmq.url, queue, [])
+    publish_with_id(rabbitmq.url, queue, "poison", b"poison", headers)
+    publish(rabbitmq.url, queue, ["later"])
+    with driving(options(rabbitmq.url, queue, tmp_path)) as driver:
+        driver.until(2)
+    assert driver.rows == ["later", "poison"]
+    assert empties(rabbitmq.url, queue)
+
+
+def test_properties_that_can_not_be_read_do_not_end_the_query(rabbitmq, fresh, tmp_path, monkeypatch):
+    queue = fresh()
+    publish(rabbitmq.url, queue, ["poison"])
+    deliver = consuming.QueueConsumer._deliver
+
+    def broken(consumer: consuming.QueueConsumer, deliveries: list[Any]) -> None:
+        for delivery in deliveries:
+            delivery.header = b"x-stream-offset"
+        deliver(consumer, deliveries)
+
+    monkeypatch.setattr(consuming.QueueConsumer, "_deliver", broken)
+    chosen = options(rabbitmq.url, queue, tmp_path)
+    with driving(chosen) as driver, pytest.warns(RuntimeWarning, match="have no message_id"):
+        driver.until(1)
+    assert driver.rows == ["poison"]
+
+
+def test_what_is_a_stream_is_asked_though_much_is_in_hand(rabbitmq, fresh, tmp_path, monkeypatch):
+    queue = fresh()
+    publish(rabbitmq.url, queue, [])
+    for number in range(20):
+        publish_with_id(rabbitmq.url, queue, str(number), b"x" * 20_000, {"x-stream-offset": number})
+    monkeypatch.setattr(consuming, "_IN_HAND_BYTES_MAX", 100_000)
+    chosen = options(rabbitmq.url, queue, tmp_path, maxMessagesPerTrigger="3", brokerTimeout="5s")
+    with driving(chosen) as driver:
+        driver.until(20)
 
 
 def test_a_later_run_takes_over_and_the_earlier_one_acks_nothing_more(rabbitmq, fresh, tmp_path):
@@ -243,6 +301,23 @@ def test_a_later_run_takes_over_and_the_earlier_one_acks_nothing_more(rabbitmq, 
         later.until(41)
     assert later.rows == sorted([*sent, "later"])
     assert empties(rabbitmq.url, queue)
+
+
+def test_a_spool_of_another_broker_is_refused_and_its_query_goes_on(rabbitmq, fresh, tmp_path):
+    queue, sent = fresh(), bodies(40)
+    with Broker() as broker:
+        for url in (rabbitmq.url, broker.url):
+            publish(url, queue, sent)
+        mine, other = (
+            options(url, queue, tmp_path, maxMessagesPerTrigger="20") for url in (rabbitmq.url, broker.url)
+        )
+        with driving(mine) as driver, driving(other) as stranger:
+            driver.plan()
+            with pytest.raises(SparkSideError, match=r"is of a queue of broker 'leveret\d+@"):
+                stranger.plan()
+            driver.until(40)
+            assert driver.rows == sent
+        assert broker.depth(queue) == 40
 
 
 def test_a_new_checkpoint_reads_the_batches_that_were_not_settled(rabbitmq, fresh, tmp_path):
@@ -314,159 +389,6 @@ def test_a_checkpoint_of_another_queue_is_refused(rabbitmq, fresh, tmp_path):
             driver.reader.latestOffset({key: start[key] for key in ("queue", "vhost", "cursor")}, None)
 
 
-def test_with_ack_mode_none_everything_goes_back(rabbitmq, fresh, tmp_path):
-    queue, sent = fresh(), bodies(60)
-    publish(rabbitmq.url, queue, sent)
-    chosen = options(rabbitmq.url, queue, tmp_path, ackMode="none", maxMessagesPerTrigger="40")
-    with driving(chosen) as driver:
-        driver.until(60)
-        driver.reader.commit(driver.offsets[-1])
-        assert driver.rows == sent
-    wait_until(lambda: ready(rabbitmq.url, queue) == 60, "all messages are back")
-    with driving(options(rabbitmq.url, queue, tmp_path)) as driver:
-        driver.until(60)
-        assert driver.rows == sent
-    assert empties(rabbitmq.url, queue)
-
-
-def test_with_ack_mode_none_a_query_that_starts_again_reads_again(rabbitmq, fresh, tmp_path):
-    queue, sent = fresh(), bodies(20)
-    publish(rabbitmq.url, queue, sent)
-    with driving(options(rabbitmq.url, queue, tmp_path, ackMode="none")) as driver:
-        driver.until(20)
-        driver.killed()
-        driver.until(40)
-        assert sorted(driver.table[1]) == sent
-        assert driver.offsets[1]["spool"] == driver.offsets[0]["spool"] + 1
-
-
-def test_available_now_takes_what_was_there_and_ends(rabbitmq, fresh, tmp_path):
-    queue, sent = fresh(), bodies(100)
-    publish(rabbitmq.url, queue, sent)
-    with driving(options(rabbitmq.url, queue, tmp_path, maxMessagesPerTrigger="30")) as driver:
-        driver.reader.prepareForTriggerAvailableNow()
-        driver.batch()
-        publish(rabbitmq.url, queue, bodies(10, "later"))
-        while driver.batch():
-            pass
-        assert driver.rows == sent
-    wait_until(lambda: ready(rabbitmq.url, queue) == 10, "what came later is there")
-
-
-def test_available_now_after_a_death_reads_the_open_batch_and_the_rest(rabbitmq, fresh, tmp_path):
-    queue, sent = fresh(), bodies(100)
-    publish(rabbitmq.url, queue, sent)
-    with driving(options(rabbitmq.url, queue, tmp_path, maxMessagesPerTrigger="30")) as driver:
-        driver.plan()
-        driver.killed()
-        wait_until(lambda: ready(rabbitmq.url, queue) == 100, "all messages are back")
-        driver.reader.prepareForTriggerAvailableNow()
-        while driver.batch():
-            pass
-    assert driver.rows == sent
-    assert empties(rabbitmq.url, queue)
-
-
-def test_available_now_goes_on_after_the_wire_was_cut(rabbitmq, fresh, tmp_path):
-    queue, sent = fresh(), bodies(100)
-    publish(rabbitmq.url, queue, sent)
-    chosen = {"maxMessagesPerTrigger": "30"}
-    with Proxy(rabbitmq.url) as proxy, driving(options(proxy.url, queue, tmp_path, **chosen)) as driver:
-        driver.reader.prepareForTriggerAvailableNow()
-        driver.batch()
-        assert driver.plan()
-        proxy.cut()
-        for _ in range(20):
-            if not driver.batch():
-                break
-    assert driver.rows == sent
-    wait_until(lambda: empties(rabbitmq.url, queue), "the queue is empty")
-
-
-def test_available_now_on_an_empty_queue_ends_at_once(rabbitmq, fresh, tmp_path):
-    queue = fresh()
-    publish(rabbitmq.url, queue, [])
-    with driving(options(rabbitmq.url, queue, tmp_path)) as driver:
-        driver.reader.prepareForTriggerAvailableNow()
-        assert not driver.batch()
-
-
-def test_limits_are_respected(rabbitmq, fresh, tmp_path):
-    queue = fresh()
-    publish(rabbitmq.url, queue, ["x" * 1000 + str(number) for number in range(20)])
-    with driving(options(rabbitmq.url, queue, tmp_path, maxBytesPerTrigger="5k")) as driver:
-        assert driver.reader.getDefaultReadLimit() == ReadMaxBytes(5120)
-        driver.batch()
-        assert 1 <= len(driver.rows) <= 5
-        driver.plan(ReadMaxRows(7))
-        driver.run()
-        assert len(driver.table[1]) == 7
-        driver.commit()
-        driver.plan(ReadAllAvailable())
-        driver.run()
-        assert len(driver.rows) == 20
-
-
-def test_a_message_that_is_larger_than_the_limit_comes_alone(rabbitmq, fresh, tmp_path):
-    queue = fresh()
-    publish(rabbitmq.url, queue, ["a" * 300_000, "b" * 200_000])
-    with driving(options(rabbitmq.url, queue, tmp_path, maxBytesPerTrigger="1k")) as driver:
-        driver.until(2)
-        assert [len(rows) for rows in driver.table.values()] == [1, 1]
-
-
-def test_what_is_in_hand_is_bounded_in_bytes(rabbitmq, fresh, tmp_path, monkeypatch):
-    queue = fresh()
-    sent = sorted("x" * 20_000 + f"{number:03d}" for number in range(60))
-    publish(rabbitmq.url, queue, sent)
-    monkeypatch.setattr(consuming, "_IN_HAND_BYTES_MAX", 100_000)
-    held: list[int] = []
-    deliver = consuming.QueueConsumer._deliver
-
-    def watched(consumer: consuming.QueueConsumer, deliveries: list[Any]) -> None:
-        deliver(consumer, deliveries)
-        held.append(consumer._bytes)
-
-    monkeypatch.setattr(consuming.QueueConsumer, "_deliver", watched)
-    with driving(options(rabbitmq.url, queue, tmp_path, maxMessagesPerTrigger="7")) as driver:
-        driver.until(60)
-    assert driver.rows == sent
-    assert max(held) < 60 * 20_000
-    assert empties(rabbitmq.url, queue)
-
-
-def test_a_consumer_that_has_enough_in_hand_reads_on_to_take_its_leave(
-    rabbitmq, fresh, tmp_path, monkeypatch
-):
-    queue = fresh()
-    publish(rabbitmq.url, queue, ["x" * 20_000] * 30)
-    monkeypatch.setattr(consuming, "_IN_HAND_BYTES_MAX", 100_000)
-    deaf: list[bool] = []
-    close = consuming.Intake.close
-
-    async def watched(intake: consuming.Intake) -> None:
-        deaf.append(intake._channel.session._paused)
-        await close(intake)
-
-    monkeypatch.setattr(consuming.Intake, "close", watched)
-    consumer = consuming.QueueConsumer(options(rabbitmq.url, queue, tmp_path), prefetch=30)
-    consumer.open()
-    assert consumer.take(max_messages=1, max_bytes=None, wait_s=10)
-    assert consumer._held
-    consumer.close()
-    assert deaf == [False]
-
-
-def test_a_batch_is_cut_into_as_many_partitions_as_are_wanted(rabbitmq, fresh, tmp_path):
-    queue = fresh()
-    publish(rabbitmq.url, queue, bodies(100))
-    with driving(options(rabbitmq.url, queue, tmp_path, minPartitions="4")) as driver:
-        assert driver.plan()
-        assert len(driver.reader.partitions(driver.start(), driver.offsets[0])) == 4
-        driver.run()
-        assert driver.rows == bodies(100)
-
-
 def test_rows_say_where_they_come_from(rabbitmq, fresh, tmp_path):
     queue = fresh()
     publish(rabbitmq.url, queue, ["a", "b"])
@@ -485,25 +407,34 @@ def test_rows_say_where_they_come_from(rabbitmq, fresh, tmp_path):
 
 def test_a_queue_that_is_not_there_is_one_sentence(rabbitmq, fresh, tmp_path):
     with driving(options(rabbitmq.url, fresh(), tmp_path)) as driver:
-        start = driver.start()
         with pytest.raises(BrokerRefused, match="NOT_FOUND - no queue") as caught:
-            driver.reader.latestOffset(start, ReadAllAvailable())
+            driver.plan()
         assert caught.value.code == 404
 
 
 def test_a_broker_that_is_not_there_is_waited_for_and_then_one_sentence(tmp_path):
     chosen = options(dead_url(), "orders", tmp_path, brokerTimeout="300ms")
-    with driving(chosen) as driver:
-        start = driver.start()
-        with pytest.raises(BrokerAway, match=r"no connection to 127\.0\.0\.1"):
-            driver.reader.latestOffset(start, ReadAllAvailable())
+    with driving(chosen) as driver, pytest.raises(BrokerAway, match=r"no connection to 127\.0\.0\.1"):
+        driver.plan()
+
+
+def test_an_open_batch_is_run_again_though_the_broker_is_away(rabbitmq, fresh, tmp_path):
+    queue, sent = fresh(), bodies(40)
+    publish(rabbitmq.url, queue, sent)
+    with driving(options(rabbitmq.url, queue, tmp_path, maxMessagesPerTrigger="20")) as driver:
+        driver.batch()
+        driver.plan()
+        driver.options = options(dead_url(), queue, tmp_path, brokerTimeout="300ms")
+        driver.killed()
+        driver.run()
+    assert driver.rows == sent
 
 
 def test_a_wrong_password_is_one_sentence_without_it(rabbitmq, fresh, tmp_path):
     chosen = options(rabbitmq.url, fresh(), tmp_path, password="sesame")
     with driving(chosen) as driver:
         with pytest.raises(BrokerRefused) as caught:
-            driver.reader.latestOffset(driver.start(), ReadAllAvailable())
+            driver.plan()
         assert "sesame" not in str(caught.value)
 
 

@@ -1,9 +1,10 @@
 """The driver's consumer of a queue on any AMQP broker: deliveries in hand, acked when the spool says so.
 
 Owns the connection, its thread, and what was delivered and not yet taken: bounded in number by the prefetch
-and in bytes by not reading on. Everything waits at most as long as `brokerTimeout` for a broker that is
-away; what ends a channel (`consumer_timeout` too) is `Intake`'s to mend. The rule: deliveries are acked on
-the channel they came on or not at all; after another channel has begun they come again.
+and in bytes by not reading on. What is asked before it begins takes nothing off the queue. Everything waits
+at most as long as `brokerTimeout` for a broker that is away; what ends a channel (`consumer_timeout` too) is
+`Intake`'s to mend. The rule: deliveries are acked on the channel they came on or not at all; after another
+channel has begun they come again.
 """
 
 from __future__ import annotations
@@ -16,10 +17,13 @@ from typing import Any, Final, TypeVar
 
 from leveret.client.blocking import BlockingConnection
 from leveret.client.codecs import Codecs
-from leveret.client.delivery import Delivery
+from leveret.client.consumer import Consumer
+from leveret.client.delivery import Delivery, Settled
 from leveret.client.errors import ChannelClosed, ClientError, Closed, LoginRefused
 from leveret.client.intake import Intake, Subscription
 from leveret.client.questions import depth
+from leveret.client.session import Session
+from leveret.spark.deliveries import STREAM_OFFSET
 from leveret.spark.errors import BrokerAway, BrokerRefused, SparkSideError
 from leveret.spark.options import SourceOptions
 
@@ -53,7 +57,7 @@ def connected(options: SourceOptions, name: str) -> BlockingConnection:
 
 
 class QueueConsumer:
-    """`QueueConsumer(options, prefetch=1000)`; consumes from `open` to `close`."""
+    """`QueueConsumer(options, prefetch=1000)`; connected from `open` on, consumes from `begin` to `close`."""
 
     def __init__(self, options: SourceOptions, *, prefetch: int) -> None:
         self._options = options
@@ -68,31 +72,55 @@ class QueueConsumer:
         self.interrupted = False
         """A channel has ended: messages that were taken may come again."""
 
-    def open(self) -> int:
-        """Connects and begins to consume; how many messages were ready before."""
-        connection = self._connection = connected(self._options, f"spark: {self._options.cursor}")
+    def open(self) -> None:
+        """Connects; `BrokerRefused` if there is no such queue."""
+        self._connection = connected(self._options, f"spark: {self._options.cursor}")
+        self.depth()
+
+    def begin(self) -> None:
+        """Begins to consume, if it has not."""
+        if self._intake is None:
+            self._run(self._begin())
+
+    @property
+    def cluster(self) -> str:
+        """How the broker calls itself; empty if it does not."""
+        return self._run(self._cluster())
+
+    def depth(self) -> int:
+        """What waits in the queue, beside what is in hand."""
         found = self.ready(self._options.broker_timeout_s)
         if found is None:
             raise BrokerAway(f"no answer about queue '{self._options.subject}' in brokerTimeout")
-        self._run(self._begin(connection))
         return found
 
     def ready(self, timeout_s: float = _ANSWER_S) -> int | None:
-        """What waits in the queue, beside what is in hand; None when the broker does not say so in time."""
+        """The same; None when the broker does not say so in time."""
         if self._held:
             return None  # its answer would not be read
         try:
             return self._run(self._depth(timeout_s))
-        except (BrokerAway, TimeoutError):
+        except BrokerAway:
             return None
+
+    def is_a_stream(self) -> bool:
+        """Whether what is named has offsets, asked on a connection of its own: this one may be held back."""
+        connection = connected(self._options, f"spark: {self._options.cursor}")
+        try:
+            return connection.run(_takes_offsets(connection, self._options))
+        except (ClientError, TimeoutError) as error:
+            raise self._explained(error) from error
+        finally:
+            with suppress(ClientError):
+                connection.close()
 
     def take(self, *, max_messages: int, max_bytes: int | None, wait_s: float) -> list[Delivery]:
         """What has been delivered, within limits; waits for the first, and a moment for each further one."""
         return self._run(self._take(max_messages, max_bytes, wait_s))
 
-    def ack(self, deliveries: Iterable[Delivery]) -> None:
-        """Those whose channel is alive; the others come again."""
-        self._run(_ack(deliveries))
+    def ack(self, deliveries: Iterable[Delivery]) -> list[Settled]:
+        """Those whose channel is alive; the others come again. What came of each."""
+        return self._run(_ack(deliveries))
 
     def close(self) -> None:
         """Leaves; what was not acked goes back to the queue."""
@@ -112,13 +140,23 @@ class QueueConsumer:
             raise Closed("the consumer is not open")
         try:
             return connection.run(work)
-        except ClientError as error:
-            raise explained(error, self._options) from error
+        except (ClientError, TimeoutError) as error:
+            raise self._explained(error) from error
 
-    async def _begin(self, connection: BlockingConnection) -> None:
+    def _explained(self, error: ClientError | TimeoutError) -> SparkSideError:
+        if isinstance(error, TimeoutError):
+            return BrokerAway(f"no answer about queue '{self._options.subject}' in time")
+        return explained(error, self._options)
+
+    async def _session(self, timeout_s: float) -> Session:
+        assert self._connection is not None
+        return await self._connection.connection.connected(timeout_s)
+
+    async def _begin(self) -> None:
+        assert self._connection is not None
         self._came = asyncio.Event()
         self._intake = Intake(
-            connection.connection,
+            self._connection.connection,
             self._subscription,
             deliver=self._deliver,
             stale=lambda _: None,
@@ -133,14 +171,18 @@ class QueueConsumer:
             intake.hold_back(False)  # the answer to what is said now would not be read
             await intake.close()
 
+    async def _cluster(self) -> str:
+        session = await self._session(self._options.broker_timeout_s)
+        return str(session.server.get("cluster_name", ""))
+
     async def _depth(self, timeout_s: float) -> int:
-        assert self._connection is not None
-        session = await self._connection.connection.connected(timeout_s)
+        session = await self._session(timeout_s)
         async with asyncio.timeout(timeout_s):
             channel = await session.open_channel()
-            found = await depth(channel, self._options.subject)
-            await channel.close()
-        return found
+            try:
+                return await depth(channel, self._options.subject)
+            finally:
+                channel.abandon()
 
     def _deliver(self, deliveries: list[Delivery]) -> None:
         self._ready.extend(deliveries)
@@ -184,19 +226,22 @@ class QueueConsumer:
             self._intake.hold_back(False)
 
     async def _wait(self, wait_s: float) -> None:
-        """Until something is in hand or the time is over; longer while the broker is away, but not for
-        ever."""
+        """Until something is in hand or the time is over, which counts from when the broker may deliver; it
+        may be away, but not for ever."""
         assert self._intake is not None
         loop = asyncio.get_running_loop()
-        enough_s = loop.time() + wait_s
+        enough_s: float | None = None
         away_s = loop.time() + self._options.broker_timeout_s
         while not self._ready:
             if self._intake.consuming:
+                enough_s = loop.time() + wait_s if enough_s is None else enough_s
                 if loop.time() >= enough_s:
                     return
-            elif loop.time() >= away_s:
-                why = self._intake.error
-                raise why or BrokerAway(f"queue '{self._options.subject}' could not be consumed")
+            else:
+                enough_s = None
+                if loop.time() >= away_s:
+                    why = self._intake.error
+                    raise why or BrokerAway(f"queue '{self._options.subject}' could not be consumed")
             await self._arrival(_LOOK_S)
 
     async def _arrival(self, timeout_s: float) -> None:
@@ -207,9 +252,21 @@ class QueueConsumer:
                     await self._came.wait()
 
 
-async def _ack(deliveries: Iterable[Delivery]) -> None:
-    for delivery in deliveries:
-        await delivery.ack()
+async def _ack(deliveries: Iterable[Delivery]) -> list[Settled]:
+    return [await delivery.ack() for delivery in deliveries]
+
+
+async def _takes_offsets(connection: BlockingConnection, options: SourceOptions) -> bool:
+    """RabbitMQ and Leveret refuse an offset where there are none; behind its end a stream has nothing."""
+    begun = Consumer(connection.connection, options.subject, prefetch=1, arguments={STREAM_OFFSET: "next"})
+    async with asyncio.timeout(options.broker_timeout_s), begun as consumer:
+        while not consumer.consuming:
+            if isinstance(consumer.error, ChannelClosed):
+                if consumer.error.code == 406 and STREAM_OFFSET in consumer.error.text:
+                    return False
+                raise consumer.error
+            await asyncio.sleep(_LOOK_S)
+    return True
 
 
 def size_of(delivery: Delivery) -> int:

@@ -27,20 +27,23 @@ STREAM_OFFSET: Final = "x-stream-offset"
 _CHUNK_MESSAGES: Final = 8_192
 CHUNK_BYTES: Final = 16 << 20
 """A record batch holds no more, unless one message does."""
+_COUNT_MAX: Final = 2**31 - 1
+"""What fits into the column; anybody may publish a header that says more."""
 
 
 def chunks_of(deliveries: list[Delivery], first: int, *, at_least: int) -> list[pa.RecordBatch]:
     """Messages of a queue, numbered from `first` on, in record batches small enough for `at_least` tasks."""
-    at_most = max(1, min(_CHUNK_MESSAGES, -(-len(deliveries) // at_least)))
+    count = len(deliveries)
+    pieces = max(-(-count // _CHUNK_MESSAGES), min(at_least, count))
+    ends = {count * index // pieces for index in range(1, pieces + 1)}
     now_us = int(time.time() * 1_000_000)
     found: list[pa.RecordBatch] = []
     start = size = 0
-    for index, delivery in enumerate(deliveries):
+    for stop, delivery in enumerate(deliveries, start=1):
         size += len(delivery.body)
-        full = index + 1 - start >= at_most or size >= CHUNK_BYTES
-        if full or index + 1 == len(deliveries):
-            found.append(_of_queue(deliveries[start : index + 1], first + start, now_us))
-            start, size = index + 1, 0
+        if stop in ends or size >= CHUNK_BYTES:
+            found.append(_of_queue(deliveries[start:stop], first + start, now_us))
+            start, size = stop, 0
     return found
 
 
@@ -96,6 +99,6 @@ def _deliveries_before(delivery: Delivery) -> int:
     if DELIVERY_COUNT.encode() in delivery.header:
         with suppress(ConversionError):
             counted = delivery.headers.get(DELIVERY_COUNT)
-            if isinstance(counted, int):
-                return counted
+            if isinstance(counted, int) and not isinstance(counted, bool):
+                return max(0, min(counted, _COUNT_MAX))
     return int(delivery.wire_redelivered)

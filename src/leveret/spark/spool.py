@@ -1,11 +1,11 @@
 """The spool: batches of messages as files, so that a batch can be read again, and by others.
 
     <location>/<vhost>/<queue>/<cursor>/
-        spool.json                  whose it is
-        epochs/<epoch>              runs of the query: the highest is the one that may write
-        batches/<n>-<epoch>.arrow   messages; .ids: what stands for them; .json: the manifest, written last
-        known/<n>-<epoch>.ids       ids of many settled batches
-        settled/<n>-<epoch>.json    batches up to n are settled; what is known of them
+        spool.json                     whose it is, and of which broker
+        epochs/<epoch>                 runs of the query: the highest is the one that may write
+        batches/<n>-<epoch>.arrow      messages; .ids: what stands for them; .json: the manifest, written last
+        known/<n>-<m>-<i>-<epoch>.ids  ids of many settled batches
+        settled/<n>-<epoch>-<m>.json   batches up to n are settled; what is known of them; the run's m-th
 
 Owns these files and what they say; who consumes and acks is `spooled`. The rule: a file is written once,
 under another name first, and is whole when it has its own. A batch exists when its manifest does; of
@@ -44,6 +44,8 @@ class _Owner(msgspec.Struct, frozen=True):
     vhost: str
     queue: str
     cursor: str
+    cluster: str = ""
+    """The name of the broker whose queue it is; empty when none has been said."""
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -97,6 +99,8 @@ class Spool:
         self._batches: dict[int, Manifest] = {}
         self._ids: dict[int, Ids] = {}
         self._runs: list[Run] = []
+        self._markers = 0
+        """How many this run has written."""
         self._next_offset = 0
         self.settled = 0
         """Batches up to this number are settled."""
@@ -106,9 +110,9 @@ class Spool:
         """The highest number there has been."""
         return max(self._batches, default=self.settled)
 
-    def open(self) -> None:
-        """Takes over from earlier runs and reads what they left."""
-        self._check_owner()
+    def open(self, cluster: str = "") -> None:
+        """Takes over from earlier runs and reads what they left; those of another broker are left alone."""
+        self._check_owner(cluster)
         self._begin_epoch()
         self._read_settled()
         self._read_batches()
@@ -124,6 +128,22 @@ class Spool:
                 hint="two queries at once need two cursors; nothing of this run's open batch was acked",
             )
 
+    def claim(self, cluster: str) -> None:
+        """The broker with this name is the one whose queue it is; a spool without one takes the first that
+        comes, and a broker without a name takes any spool."""
+        if not cluster or cluster == self._owner.cluster:
+            return
+        if self._owner.cluster:
+            raise SparkSideError(
+                f"the spool at {self._place} is of a queue of broker '{self._owner.cluster}', not of "
+                f"'{cluster}'",
+                hint="choose another spoolLocation or cursor; if only the broker's name is new, delete "
+                "spool.json there",
+            )
+        self._owner = msgspec.structs.replace(self._owner, cluster=cluster)
+        self._place.delete(["spool.json"])  # without it a spool is anybody's, with what is in it
+        self._write_owner()
+
     # batches
 
     def after(self, number: int) -> int | None:
@@ -136,7 +156,7 @@ class Spool:
     def find(self, ids: Ids) -> npt.NDArray[np.int64]:
         """For each id: the number of the open batch it is in, `SETTLED`, or `NEW`."""
         found = np.full(ids.shape[1], NEW, np.int64)
-        for run in self._runs:
+        for run in self._remembered(self._clock()):
             found[found_in(run.ids, ids)] = SETTLED
         for number, known in self._ids.items():
             found[found_in(known, ids)] = number
@@ -171,18 +191,20 @@ class Spool:
     def settle(self, number: int) -> list[int]:
         """Batches up to this one are done: their messages go, their ids stay for a while. Which they were."""
         due = sorted(batch for batch in self._batches if batch <= number)
-        if not due and number <= self.settled:
+        now_s = self._clock()
+        runs = self._remembered(now_s)
+        if not due and number <= self.settled and len(runs) == len(self._runs):
             return []
         self.check()
-        now_s = self._clock()
-        runs = [run for run in self._runs if run.settled_s + self._window_s > now_s]
+        number = max(number, self.settled)
         runs += [
             Run(self._batches[batch].ids, 0, now_s, self._ids[batch])
             for batch in due
             if self._batches[batch].ids
         ]
+        self._markers += 1
         runs = self._with_merges(runs, number)
-        marker = f"settled/{number:020d}-{self._epoch}.json"
+        marker = f"settled/{number:020d}-{self._epoch}-{self._markers:012d}.json"
         segments = [_Segment(run.file, run.level, run.settled_s) for run in runs]
         self._place.write_bytes(marker, msgspec.json.encode(_Settled(number, self._next_offset, segments)))
         self._sweep(number, runs, marker)
@@ -192,12 +214,16 @@ class Spool:
             del self._batches[batch], self._ids[batch]
         return due
 
+    def _remembered(self, now_s: float) -> list[Run]:
+        """Ids whose window is not over."""
+        return [run for run in self._runs if run.settled_s + self._window_s > now_s]
+
     def _with_merges(self, runs: list[Run], number: int) -> list[Run]:
         for turn in range(_MERGES_MAX):
             small = to_merge(runs, window_s=self._window_s)
             if not small:
                 break
-            one = merged(small, f"known/{number:020d}-{turn}-{self._epoch}.ids")
+            one = merged(small, f"known/{number:020d}-{self._markers}-{turn}-{self._epoch}.ids")
             self._place.write_bytes(one.file, pack(one.ids))
             runs = [one, *(run for run in runs if run not in small)]
         return runs
@@ -211,10 +237,11 @@ class Spool:
 
     # opening
 
-    def _check_owner(self) -> None:
+    def _check_owner(self, cluster: str) -> None:
         data = self._place.read("spool.json")
         if data is None:
-            self._place.write_bytes("spool.json", msgspec.json.encode(self._owner))
+            self._owner = msgspec.structs.replace(self._owner, cluster=cluster)
+            self._write_owner()
             return
         try:
             found = msgspec.json.decode(data, type=_Owner)
@@ -225,13 +252,18 @@ class Spool:
                 f"the spool at {self._place} has format {found.format}, this version reads {_FORMAT}",
                 hint="use the version that wrote it, or a later one",
             )
-        if found != self._owner:
+        if found is None or msgspec.structs.replace(found, cluster="") != self._owner:
             whose = f"of queue '{found.queue}', cursor '{found.cursor}'" if found else "of something else"
             raise SparkSideError(
                 f"the spool at {self._place} is {whose}, not of queue '{self._owner.queue}', cursor "
                 f"'{self._owner.cursor}'",
                 hint="choose another spoolLocation",
             )
+        self._owner = found
+        self.claim(cluster)
+
+    def _write_owner(self) -> None:
+        self._place.write_bytes("spool.json", msgspec.json.encode(self._owner))
 
     def _begin_epoch(self) -> None:
         before = self._place.names("epochs")

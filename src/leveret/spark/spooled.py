@@ -3,7 +3,8 @@
 Owns the order of things on the driver: what Spark has committed is settled in the spool, then acked; what was
 delivered is spooled, then planned. Files are `spool`'s, the connection is `consuming`'s, columns are made by
 `columns`. Spark's offset is the number of a batch in the spool. The rule: a message is acked only when
-its batch is in Spark's commit log, or when it is a copy of one that is.
+its batch is in Spark's commit log, or when it is a copy of one that is. A message without an id is known as
+a copy only while this run remembers that it was not acked.
 """
 
 from __future__ import annotations
@@ -18,23 +19,24 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
     ReadLimit,
     ReadMaxBytes,
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
 
-from leveret.client.delivery import Delivery
+from leveret.client.delivery import Delivery, Settled
 from leveret.client.errors import ConversionError
 from leveret.client.redrive import REJECT
 from leveret.spark.columns import Columns
 from leveret.spark.consuming import QueueConsumer
 from leveret.spark.deliveries import STREAM_OFFSET, chunks_of
 from leveret.spark.errors import BadOption, DataLost, SparkSideError, WrongCheckpoint
-from leveret.spark.known import digest, ids_of
+from leveret.spark.known import Returning, digest, digest_without_id, ids_of
 from leveret.spark.options import SourceOptions
 from leveret.spark.place import Place
-from leveret.spark.spool import NEW, SETTLED, Manifest, Spool, folder_of, read_chunks
+from leveret.spark.spool import NEW, Manifest, Spool, folder_of, read_chunks
 
 PREFETCH_MAX: Final = 65_535
 BATCH_MESSAGES: Final = 20_000
@@ -43,7 +45,7 @@ _PARTITION_BYTES: Final = 64 << 20
 _WAIT_S: Final = 0.25
 """How long a trigger waits when nothing is there; Spark asks again."""
 _PATIENCE_S: Final = 5.0
-"""How long availableNow waits for messages that the broker counts and does not deliver."""
+"""How long availableNow and once wait for messages that the broker counts and does not deliver."""
 
 Offset = dict[str, Any]
 
@@ -58,13 +60,26 @@ class SpoolPartition(InputPartition):
 
 
 @dataclass(slots=True)
+class _Taken:
+    """A delivery, not acked."""
+
+    delivery: Delivery
+    said: bytes
+    """What stands for it."""
+    named: bool
+    """It has an id."""
+    batch: int
+    """Where in the spool it is, or one that it is a copy of."""
+
+
+@dataclass(slots=True)
 class _New:
     """What the spool does not know yet."""
 
-    messages: list[Delivery] = field(default_factory=list)
+    messages: list[_Taken] = field(default_factory=list)
     digests: dict[bytes, None] = field(default_factory=dict)
     """What stands for those that have an id."""
-    copies: list[Delivery] = field(default_factory=list)
+    copies: list[_Taken] = field(default_factory=list)
     """Further ones with the same id and body."""
 
 
@@ -88,8 +103,13 @@ class SpoolStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         self._spool: Spool | None = None
         self._consumer: QueueConsumer | None = None
-        self._unsettled: dict[int, list[Delivery]] = {}
+        self._cluster: str | None = None
+        """How the broker calls itself, once it was asked."""
+        self._unsettled: dict[int, list[_Taken]] = {}
         """Deliveries by the batch they are in, or are copies of."""
+        self._returning = Returning(options.dedup_window_s)
+        self._is_a_queue = False
+        """The broker was asked, and has said so."""
         self._budget: int | None = None
         """How many messages availableNow may still take."""
         self._waiting: int | None = None
@@ -98,7 +118,7 @@ class SpoolStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # what Spark calls, on the driver
 
     def initialOffset(self) -> Offset:  # noqa: N802  (Spark's name, as are the others)
-        return self._offset(self._opened().settled)
+        return self._offset(self._claimed().settled)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         if self._options.max_messages is None and self._options.max_bytes is not None:
@@ -106,17 +126,17 @@ class SpoolStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._options.max_messages or BATCH_MESSAGES)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._opened()
-        self._budget = self._consuming_since()
+        self._claimed()
+        self._budget = self._connected().depth()
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
-        spool, number = self._opened(), self._number(start)
+        spool, number = self._claimed(), self._number(start)
         self._check_start(spool, number)
         self._settle(spool, number)
         batch = spool.after(number)
         if batch is None:
             batch = self._spool_more(spool, limit)
-        self._waiting = self._consumer.ready() if self._consumer is not None else None
+        self._waiting = self._connected().ready()
         return start if batch is None else self._offset(batch)
 
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802
@@ -221,6 +241,14 @@ class SpoolStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # the spool and the queue
 
+    def _claimed(self) -> Spool:
+        """The spool, which must be of the queue's broker."""
+        if self._cluster is None:
+            self._cluster = self._connected().cluster
+        spool = self._opened()
+        spool.claim(self._cluster)
+        return spool
+
     def _opened(self) -> Spool:
         """The spool, which must still be this run's."""
         if self._spool is None:
@@ -235,62 +263,79 @@ class SpoolStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 cursor=options.cursor,
                 window_s=options.dedup_window_s,
             )
-            spool.open()
+            spool.open(self._cluster or "")
             self._spool = spool
         else:
             self._spool.check()
         return self._spool
 
-    def _consuming_since(self) -> int:
-        """Begins to consume; how many messages were there then."""
-        if self._consumer is not None:
-            return self._consumer.ready() or 0
-        wanted = 2 * (self._options.max_messages or BATCH_MESSAGES)
-        consumer = QueueConsumer(self._options, prefetch=min(wanted, PREFETCH_MAX))
-        try:
-            ready = consumer.open()
-        except BaseException:
-            consumer.close()
-            raise
-        self._consumer = consumer
-        return ready
+    def _connected(self) -> QueueConsumer:
+        """Who can be asked about the queue, and has not begun to consume it before more is to be spooled."""
+        if self._consumer is None:
+            wanted = 2 * (self._options.max_messages or BATCH_MESSAGES) if self._acks else PREFETCH_MAX
+            consumer = QueueConsumer(self._options, prefetch=min(wanted, PREFETCH_MAX))
+            try:
+                consumer.open()
+            except BaseException:
+                consumer.close()
+                raise
+            self._consumer = consumer
+        return self._consumer
 
     def _settle(self, spool: Spool, number: int) -> None:
         """Spark has committed everything up to this batch."""
         spool.settle(number)
-        done = [batch for batch in self._unsettled if batch <= number]
-        deliveries = [delivery for batch in done for delivery in self._unsettled[batch]]
-        if deliveries and self._acks and self._consumer is not None:
-            self._consumer.ack(deliveries)
-        for batch in done:
-            del self._unsettled[batch]
+        if self._acks:
+            for batch in [batch for batch in self._unsettled if batch <= number]:
+                self._ack(self._unsettled[batch])
+                del self._unsettled[batch]
+        self._returning.settled(number, time.monotonic())
+
+    def _ack(self, settled: list[_Taken]) -> None:
+        """What it is too late for comes again."""
+        if not settled or self._consumer is None:
+            return
+        answers = self._consumer.ack([taken.delivery for taken in settled])
+        for taken, answer in zip(settled, answers, strict=True):
+            if answer is Settled.STALE and not taken.named:
+                self._returning.add(taken.said, taken.batch)
 
     def _spool_more(self, spool: Spool, limit: ReadLimit) -> int | None:
         """The next batch, out of what is delivered; None if nothing new is."""
-        if self._consumer is None:
-            self._consuming_since()
-        assert self._consumer is not None
+        consumer = self._connected()
+        consumer.begin()
         max_messages, max_bytes = self._limits(limit)
+        comes_again = self._budget is None and not isinstance(limit, ReadAllAvailable)  # that is once
         patient_until_s = time.monotonic() + _PATIENCE_S
+        empty = False
         while self._budget is None or self._budget > 0:
             room = max_messages if self._budget is None else min(max_messages, self._budget)
-            taken = self._consumer.take(max_messages=room, max_bytes=max_bytes, wait_s=_WAIT_S)
-            self._refuse_streams(taken)
+            taken = consumer.take(max_messages=room, max_bytes=max_bytes, wait_s=_WAIT_S)
+            self._refuse_streams(consumer, taken)
             new = self._without_known(spool, taken)
             if self._budget is not None:  # copies of what this run has taken were counted before
-                self._budget -= len(new.messages if self._consumer.interrupted else taken)
+                self._budget -= len(new.messages if consumer.interrupted else taken)
             if new.messages:
-                chunks = chunks_of(new.messages, spool.next_offset, at_least=self._options.min_partitions)
-                batch = spool.write(chunks, ids_of(list(new.digests)))
-                self._keep(batch, new.messages + new.copies)
-                return batch
+                return self._spooled(spool, new)
             if taken:
                 continue
-            if self._budget is None:
+            if comes_again:
                 return None
-            if self._consumer.ready() == 0 or time.monotonic() > patient_until_s:
-                self._budget = 0
+            before, empty = empty, consumer.ready() == 0  # what the broker counts no more is under way
+            if (before and empty) or time.monotonic() > patient_until_s:
+                break
+        if self._budget is not None:
+            self._budget = 0
         return None
+
+    def _spooled(self, spool: Spool, new: _New) -> int:
+        messages = [taken.delivery for taken in new.messages]
+        chunks = chunks_of(messages, spool.next_offset, at_least=self._options.min_partitions)
+        batch = spool.write(chunks, ids_of(list(new.digests)))
+        for taken in new.messages + new.copies:
+            self._keep(taken, batch)
+        self._warn_if_full()
+        return batch
 
     def _limits(self, limit: ReadLimit) -> tuple[int, int | None]:
         options = self._options
@@ -301,53 +346,92 @@ class SpoolStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return PREFETCH_MAX, limit.max_bytes
         return PREFETCH_MAX, None
 
-    def _refuse_streams(self, taken: list[Delivery]) -> None:
-        """A stream can be consumed like a queue, but its messages stay: they are read by their offsets."""
-        if taken and STREAM_OFFSET in taken[0].headers:
+    def _refuse_streams(self, consumer: QueueConsumer, taken: list[Delivery]) -> None:
+        """A stream can be consumed like a queue, but its messages stay: they are read by their offsets. Each
+        says its own; what says one is not always of a stream, so the broker is asked, once."""
+        if self._is_a_queue or not taken or STREAM_OFFSET.encode() not in taken[0].header:
+            return
+        if consumer.is_a_stream():
             raise BadOption(
                 f"'{self._options.queue}' is a stream, not a queue", hint="name it with option stream"
             )
+        self._is_a_queue = True
 
-    def _without_known(self, spool: Spool, taken: list[Delivery]) -> _New:
+    def _without_known(self, spool: Spool, deliveries: list[Delivery]) -> _New:
         """Copies of what is settled are acked, copies of what is not wait until it is."""
         new = _New()
-        settled: list[Delivery] = []
-        for delivery, said, batch in self._looked_up(spool, taken):
-            if batch == SETTLED:
-                settled.append(delivery)
-            elif batch != NEW:
-                self._keep(batch, [delivery])
-            elif said in new.digests:
-                new.copies.append(delivery)
+        settled: list[_Taken] = []
+        for taken in self._looked_up(spool, deliveries):
+            if taken.batch != NEW:
+                if self._acks and taken.batch <= spool.settled:
+                    settled.append(taken)
+                else:
+                    self._keep(taken, taken.batch)
+            elif taken.said in new.digests:
+                new.copies.append(taken)
             else:
-                new.messages.append(delivery)
-                if said:
-                    new.digests[said] = None
+                new.messages.append(taken)
+                if taken.named:
+                    new.digests[taken.said] = None
                 continue
-            self._warn_of_copies(delivery)
-        if settled and self._acks and self._consumer is not None:
+            self._warn_of_copies(taken.delivery)
+        if settled:
             spool.check()
-            self._consumer.ack(settled)
+            self._ack(settled)
         return new
 
-    def _looked_up(self, spool: Spool, taken: list[Delivery]) -> list[tuple[Delivery, bytes, int]]:
-        """Each with what stands for it, if it has an id, and where it is in the spool."""
-        said = [digest(name, each.body) if (name := _message_id(each)) else b"" for each in taken]
-        if not all(said):
+    def _looked_up(self, spool: Spool, deliveries: list[Delivery]) -> list[_Taken]:
+        """Each with what stands for it, and where that is in the spool."""
+        found: list[_Taken] = []
+        for delivery in deliveries:
+            name = _message_id(delivery)
+            said = digest(name, delivery.body) if name else digest_without_id(delivery)
+            found.append(_Taken(delivery, said, bool(name), NEW))
+        named = [taken for taken in found if taken.named]
+        batches = spool.find(ids_of([taken.said for taken in named])).tolist()
+        for taken, batch in zip(named, batches, strict=True):
+            taken.batch = batch
+        self._look_up_unnamed([taken for taken in found if not taken.named])
+        return found
+
+    def _look_up_unnamed(self, unnamed: list[_Taken]) -> None:
+        """Those that this run has seen before, and could not ack on the channel on which they came."""
+        if unnamed:
             self._warn_once(
                 f"messages of queue '{self._options.subject}' have no message_id: they are read at least "
                 "once, and may be read twice after a lost connection or a restart"
             )
-        found = iter(spool.find(ids_of([each for each in said if each])).tolist())
-        return [
-            (delivery, each, next(found) if each else NEW) for delivery, each in zip(taken, said, strict=True)
-        ]
+        again = [taken for taken in unnamed if taken.delivery.wire_redelivered]
+        if again:
+            self._expect_what_was_lost()
+        for taken in again:
+            taken.batch = self._returning.take(taken.said) or NEW
 
-    def _keep(self, batch: int, deliveries: list[Delivery]) -> None:
-        """Until the batch is settled; what they hold is in the spool."""
-        for delivery in deliveries:
-            delivery.body = delivery.header = b""
-        self._unsettled.setdefault(batch, []).extend(deliveries)
+    def _expect_what_was_lost(self) -> None:
+        """Deliveries whose channel has ended can't be acked any more."""
+        for batch, kept in self._unsettled.items():
+            alive: list[_Taken] = []
+            for taken in kept:
+                if taken.delivery.ledger.alive:
+                    alive.append(taken)
+                elif not taken.named:
+                    self._returning.add(taken.said, batch)
+            self._unsettled[batch] = alive
+
+    def _keep(self, taken: _Taken, batch: int) -> None:
+        """Until the batch is settled; what it holds is in the spool."""
+        taken.batch = batch
+        taken.delivery.body = taken.delivery.header = b""
+        self._unsettled.setdefault(batch, []).append(taken)
+
+    def _warn_if_full(self) -> None:
+        """Where nothing is acked, everything that was read is in flight."""
+        kept = (taken for batch in self._unsettled.values() for taken in batch)
+        if not self._acks and sum(taken.delivery.ledger.alive for taken in kept) >= PREFETCH_MAX:
+            self._warn_once(
+                f"{PREFETCH_MAX} messages are in flight: with ackMode=none the broker of queue "
+                f"'{self._options.subject}' gives no more"
+            )
 
     def _warn_of_copies(self, delivery: Delivery) -> None:
         if not delivery.wire_redelivered:
@@ -377,13 +461,16 @@ def _split(manifests: list[Manifest], at_least: int) -> list[InputPartition]:
     """Neighbouring chunks of a file go together, up to a size that leaves enough partitions."""
     total_bytes = sum(size for manifest in manifests for _, size in manifest.chunks)
     share = min(_PARTITION_BYTES, max(1, total_bytes // max(1, at_least)))
+    left = sum(len(manifest.chunks) for manifest in manifests)
     found: list[InputPartition] = []
     for manifest in manifests:
         first = size = 0
         for index, (_, chunk_bytes) in enumerate(manifest.chunks):
-            if index > first and size + chunk_bytes / 2 > share:
+            needed = left < at_least - len(found)  # each chunk that is left, by itself
+            if index > first and (needed or size + chunk_bytes / 2 > share):
                 found.append(SpoolPartition(manifest.file, first, index))
                 first, size = index, 0
             size += chunk_bytes
+            left -= 1
         found.append(SpoolPartition(manifest.file, first, len(manifest.chunks)))
     return found

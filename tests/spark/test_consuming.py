@@ -1,0 +1,89 @@
+"""The driver's consumer of a queue: when it begins, how long it waits, what it leaves behind."""
+
+import asyncio
+from typing import Any
+
+import pika
+import pytest
+
+from leveret.spark import consuming
+from leveret.spark.consuming import QueueConsumer
+from leveret.spark.errors import BrokerRefused
+from tests.spark.spooling import options, publish, ready, wait_until
+
+pytestmark = pytest.mark.needs_rabbitmq
+
+
+def test_it_consumes_nothing_before_it_is_told_to(rabbitmq, fresh, tmp_path):
+    queue = fresh()
+    publish(rabbitmq.url, queue, ["a", "b"])
+    consumer = QueueConsumer(options(rabbitmq.url, queue, tmp_path), prefetch=10)
+    try:
+        consumer.open()
+        assert consumer.ready() == ready(rabbitmq.url, queue) == 2
+        consumer.begin()
+        consumer.begin()
+        assert len(consumer.take(max_messages=10, max_bytes=None, wait_s=10)) == 2
+    finally:
+        consumer.close()
+
+
+def test_waiting_counts_from_when_the_broker_delivers(rabbitmq, fresh, tmp_path, monkeypatch):
+    queue = fresh()
+    publish(rabbitmq.url, queue, ["a"])
+    begin, deliver = consuming.Intake._start_consuming, QueueConsumer._deliver
+
+    async def begin_late(intake: consuming.Intake, session: Any) -> None:
+        await asyncio.sleep(0.5)
+        await begin(intake, session)
+
+    def deliver_late(consumer: QueueConsumer, deliveries: list[Any]) -> None:
+        asyncio.get_running_loop().call_later(0.1, deliver, consumer, deliveries)
+
+    monkeypatch.setattr(consuming.Intake, "_start_consuming", begin_late)
+    monkeypatch.setattr(QueueConsumer, "_deliver", deliver_late)
+    consumer = QueueConsumer(options(rabbitmq.url, queue, tmp_path), prefetch=10)
+    try:
+        consumer.open()
+        consumer.begin()
+        assert len(consumer.take(max_messages=1, max_bytes=None, wait_s=0.3)) == 1
+    finally:
+        consumer.close()
+
+
+def test_a_question_without_an_answer_leaves_no_channel_open(rabbitmq, fresh, tmp_path, monkeypatch):
+    queue = fresh()
+    publish(rabbitmq.url, queue, [])
+    consumer = QueueConsumer(options(rabbitmq.url, queue, tmp_path), prefetch=10)
+
+    async def silent(*_: object) -> int:
+        await asyncio.sleep(60)
+        return 0
+
+    try:
+        consumer.open()
+        with monkeypatch.context() as patched:
+            patched.setattr(consuming, "depth", silent)
+            assert [consumer.ready(0.05) for _ in range(3)] == [None] * 3
+        assert consumer.ready() == 0
+        wait_until(lambda: not consumer._connection.connection.session._channels, "channels are closed")
+    finally:
+        consumer.close()
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum", "stream"])
+@pytest.mark.parametrize("product", ["RabbitMQ", "Leveret"])
+def test_the_broker_tells_a_queue_from_a_stream(rabbitmq, leveret, fresh, tmp_path, product, kind):
+    queue, url = fresh(), rabbitmq.url if product == "RabbitMQ" else leveret.url
+    connection = pika.BlockingConnection(pika.URLParameters(url))
+    connection.channel().queue_declare(queue, durable=True, arguments={"x-queue-type": kind})
+    connection.channel().basic_publish("", queue, b"a")
+    connection.close()
+    assert QueueConsumer(options(url, queue, tmp_path), prefetch=10).is_a_stream() == (kind == "stream")
+    if kind != "stream":
+        wait_until(lambda: ready(url, queue) == 1, "the message is there")
+
+
+def test_what_is_neither_a_queue_nor_a_stream_is_one_sentence(rabbitmq, fresh, tmp_path):
+    with pytest.raises(BrokerRefused, match="NOT_FOUND"):
+        QueueConsumer(options(rabbitmq.url, fresh(), tmp_path), prefetch=10).is_a_stream()

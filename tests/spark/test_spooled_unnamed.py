@@ -1,0 +1,124 @@
+"""Messages of RabbitMQ without an id whose channel ends before they are acked, as by `consumer_timeout`."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pika
+import pytest
+from pamqp import commands
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from leveret.spark.spooled import SpoolStreamReader
+from tests.spark.spooling import Driver, driving, options, ready, wait_until
+
+pytestmark = [pytest.mark.needs_rabbitmq, pytest.mark.filterwarnings("ignore:messages of queue")]
+
+BODIES = [f"m{number:05d}" for number in range(60)]
+
+
+@pytest.fixture(params=["classic", "quorum"])
+def queue(request: pytest.FixtureRequest, rabbitmq, fresh) -> Iterator[str]:
+    """A quorum queue counts deliveries in a header."""
+    name = fresh()
+    connection = pika.BlockingConnection(pika.URLParameters(rabbitmq.url))
+    connection.channel().queue_declare(name, durable=True, arguments={"x-queue-type": request.param})
+    connection.close()
+    return name
+
+
+def publish_unnamed(url: str, queue: str, bodies: list[str]) -> None:
+    connection = pika.BlockingConnection(pika.URLParameters(url))
+    channel = connection.channel()
+    channel.confirm_delivery()
+    for body in bodies:
+        properties = pika.BasicProperties(delivery_mode=2, headers={"z": 1, "a": 2})
+        channel.basic_publish("", queue, body.encode(), properties, mandatory=True)
+    connection.close()
+
+
+def end_channel(reader: SpoolStreamReader) -> None:
+    """The broker closes it, and what was not acked comes again on another one."""
+    consumer = reader._consumer
+    channel = consumer._intake._channel
+    consumer._connection.run(_ack_what_never_came(channel))
+    wait_until(lambda: consumer._intake._channel not in (None, channel), "another channel has begun")
+
+
+async def _ack_what_never_came(channel: Any) -> None:
+    channel.write(commands.Basic.Ack(delivery_tag=999_999, multiple=False))
+
+
+def settle_all(driver: Driver, url: str, queue: str) -> None:
+    """Looks until the last copy is acked."""
+    wait_until(lambda: not driver.batch(), "nothing more comes")
+    driver.reader.stop()
+    wait_until(lambda: ready(url, queue) == 0, "the queue is empty")
+
+
+def test_a_channel_that_ends_at_every_batch_doubles_nothing(rabbitmq, queue, tmp_path):
+    publish_unnamed(rabbitmq.url, queue, BODIES)
+    with driving(options(rabbitmq.url, queue, tmp_path, maxMessagesPerTrigger="20")) as driver:
+        for _ in range(4):
+            driver.batch()
+            end_channel(driver.reader)
+        settle_all(driver, rabbitmq.url, queue)
+    assert driver.rows == BODIES
+
+
+def test_copies_of_an_open_batch_wait_for_it(rabbitmq, queue, tmp_path):
+    publish_unnamed(rabbitmq.url, queue, BODIES)
+    with driving(options(rabbitmq.url, queue, tmp_path)) as driver:
+        assert driver.plan()
+        for _ in range(2):
+            end_channel(driver.reader)
+            spool = driver.reader._opened()
+            assert driver.reader._spool_more(spool, ReadAllAvailable()) is None
+        driver.run()
+        driver.commit()
+        settle_all(driver, rabbitmq.url, queue)
+    assert driver.rows == BODIES
+
+
+def test_what_was_not_committed_goes_back_though_its_copies_were_recognised(rabbitmq, queue, tmp_path):
+    publish_unnamed(rabbitmq.url, queue, BODIES)
+    with driving(options(rabbitmq.url, queue, tmp_path)) as driver:
+        assert driver.plan()
+        end_channel(driver.reader)
+        driver.reader._spool_more(driver.reader._opened(), ReadAllAvailable())
+    wait_until(lambda: ready(rabbitmq.url, queue) == len(BODIES), "nothing was acked")
+
+
+def test_messages_that_are_alike_all_come(rabbitmq, queue, tmp_path):
+    publish_unnamed(rabbitmq.url, queue, ["same"] * 30)
+    with driving(options(rabbitmq.url, queue, tmp_path, maxMessagesPerTrigger="10")) as driver:
+        for _ in range(2):
+            driver.batch()
+            end_channel(driver.reader)
+        publish_unnamed(rabbitmq.url, queue, ["same"] * 5)
+        driver.until(35)
+        settle_all(driver, rabbitmq.url, queue)
+    assert driver.rows == ["same"] * 35
+
+
+def test_what_another_consumer_returned_is_no_copy(rabbitmq, queue, tmp_path):
+    publish_unnamed(rabbitmq.url, queue, BODIES[:1])
+    connection = pika.BlockingConnection(pika.URLParameters(rabbitmq.url))
+    assert connection.channel().basic_get(queue)[0] is not None
+    connection.close()
+    with driving(options(rabbitmq.url, queue, tmp_path)) as driver:
+        driver.until(1)
+    assert driver.rows == BODIES[:1]
+
+
+def test_with_ack_mode_none_a_channel_that_ends_doubles_nothing(rabbitmq, queue, tmp_path):
+    publish_unnamed(rabbitmq.url, queue, BODIES)
+    chosen = options(rabbitmq.url, queue, tmp_path, ackMode="none", maxMessagesPerTrigger="20")
+    with driving(chosen) as driver:
+        for _ in range(2):
+            driver.batch()
+            end_channel(driver.reader)
+        driver.until(len(BODIES))
+        end_channel(driver.reader)
+        assert not driver.batch()
+        assert driver.rows == BODIES
+    wait_until(lambda: ready(rabbitmq.url, queue) == len(BODIES), "all messages are back")
