@@ -9,13 +9,15 @@ import pytest
 from pamqp import commands
 
 from leveret.amqp import methods
+from leveret.amqp.errors import PreconditionFailed
 from leveret.amqp.frames import HEADER, frame
 from leveret.amqp.properties import encode
 from leveret.broker import deadlines
+from leveret.server.alarms import measured
 from leveret.storage.cursor import MARK_AHEAD
 from leveret.testing.broker import Broker
 from leveret.testing.clock import VirtualClock
-from tests.semantics.client import Channel, Client
+from tests.semantics.client import Channel, Client, ClosedByBroker
 
 
 def test_a_consumer_without_acks_is_not_held_up_by_the_shared_prefetch(channel: Channel) -> None:
@@ -139,3 +141,100 @@ def test_a_peer_that_neither_reads_nor_sends_is_dead_however_much_it_has_not_rea
     silent.send(commands.Basic.Consume(queue="q", consumer_tag="c"))
     broker.wait_until(lambda: broker.server.broker.vhosts["/"].queue("q").unacked > 0, "it holds something")
     broker.wait_until_depth("q", 24)
+
+
+@pytest.mark.parametrize("requeue", [True, False])
+def test_a_nack_that_a_stream_refuses_leaves_nothing_of_a_queue_in_flight(
+    connect: Callable[..., Client], broker: Broker, requeue: bool
+) -> None:
+    client = connect()
+    channel = client.channel()
+    channel.declare("s", durable=True, arguments={"x-queue-type": "stream"})
+    channel.declare("q")
+    for name in ("s", "q"):
+        for text in "abc":
+            channel.publish(name, text)
+    channel.qos(10)
+    channel.consume("s", "of the stream", arguments={"x-stream-offset": "first"})
+    assert channel.texts(3) == ["a", "b", "c"]
+    channel.consume("q", "of the queue")
+    last = [channel.delivery() for _ in range(3)][-1]
+    channel.nack(last.tag, multiple=True, requeue=requeue)
+    assert channel.error().code == 540
+    broker.wait_until_depth("q", 3)
+
+
+def test_a_queue_with_messages_that_wait_for_their_retry_is_not_empty(
+    channel: Channel, broker: Broker
+) -> None:
+    channel.declare("q", arguments={"x-retry-delay-ms": 60_000})
+    channel.publish("q", "a")
+    got = channel.get("q")
+    assert got is not None
+    channel.nack(got.tag)
+    channel.quiet()
+    with pytest.raises(ClosedByBroker, match="not empty"):
+        channel.delete("q", if_empty=True)
+
+
+def test_routes_of_a_publisher_keep_no_queue_that_is_gone(channel: Channel, broker: Broker) -> None:
+    for number in range(20):
+        channel.declare(f"reply-{number}")
+        channel.publish(f"reply-{number}", "x")
+        channel.delete(f"reply-{number}")
+    channel.declare("q")
+    channel.publish("q", "x")
+    routes = broker.call(lambda: [each.routes for each in broker.server.broker.connections])
+    assert sum(map(len, routes)) == 1
+
+
+def test_what_has_expired_is_buried_in_pieces_and_all_of_it_is(
+    channel: Channel, clock: VirtualClock, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leveret.broker.expiry._AT_ONCE", 5)
+    monkeypatch.setattr("leveret.broker.expiry._LOOK_AHEAD", 3)
+    channel.declare("dead")
+    arguments = {"x-message-ttl": 1000, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    channel.declare("q", arguments=arguments)
+    for number in range(30):
+        channel.publish("q", str(number))
+    channel.quiet()
+    clock.advance(2)
+    broker.wait_until_depth("dead", 30)
+    assert broker.depth("q") == 0
+    channel.consume("dead", no_ack=True)
+    assert channel.texts(30) == [str(number) for number in range(30)]
+
+
+def test_nobody_unbinds_the_exclusive_queue_of_another_connection(connect: Callable[..., Client]) -> None:
+    mine, other = connect().channel(), connect().channel()
+    mine.declare("q", durable=False, exclusive=True)
+    mine.bind("q", "amq.fanout")
+    with pytest.raises(ClosedByBroker, match="405 RESOURCE_LOCKED"):
+        other.call(commands.Queue.Unbind(queue="q", exchange="amq.fanout"), commands.Queue.UnbindOk)
+    mine.publish("", "a", exchange="amq.fanout")
+    assert mine.get_all("q") == ["a"]
+
+
+def test_a_dead_letter_has_a_key_that_fits_into_a_message(channel: Channel) -> None:
+    arguments = {"x-dead-letter-exchange": "amq.fanout", "x-dead-letter-routing-key": "k" * 256}
+    with pytest.raises(ClosedByBroker, match="routing_key_longer_than_255_bytes"):
+        channel.declare("q", arguments=arguments)
+
+
+def test_memory_that_was_freed_and_kept_is_given_back_before_anybody_is_held_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resident = [900]
+    monkeypatch.setattr("leveret.server.alarms._resident_bytes", lambda page_bytes: resident[0])
+    monkeypatch.setattr("leveret.server.alarms.give_back", lambda: resident.__setitem__(0, resident[0] - 300))
+    measure = measured(str(tmp_path), memory_max_bytes=500)
+    assert measure().memory, "600 are still too many"
+    assert not measure().memory
+
+
+def test_a_group_reads_what_can_be_written_down(broker: Broker) -> None:
+    groups = broker.server.broker.vhosts["/"].groups
+    with pytest.raises(PreconditionFailed, match="is UTF-8"):
+        broker.call(lambda: groups.open("s\udcff", "billing", {}))
+    assert list(groups) == []

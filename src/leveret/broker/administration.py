@@ -34,7 +34,9 @@ def put_user(broker: Broker, name: str, *, password: bytes | None, tags: Collect
     known = broker.accounts.users.get(name)
     if not name:
         raise PreconditionFailed("a user needs a name")
+    _check_text("the name", name)
     for tag in tags:
+        _check_text("a tag", tag)
         if not _TAG.fullmatch(tag):
             raise PreconditionFailed(f"'{tag}' is no tag: it has no spaces and no commas")
     if known is None and password is None:
@@ -70,6 +72,7 @@ def permit(broker: Broker, vhost: str, user: str, *, configure: str, write: str,
     """What a user may do in a virtual host, from now on; whether it might nothing there before."""
     found = find_user(broker, user)
     for what, pattern in (("configure", configure), ("write", write), ("read", read)):
+        _check_text(what, pattern)
         try:
             re.compile(pattern)
         except (re.error, RecursionError, OverflowError) as error:
@@ -90,6 +93,14 @@ def forbid(broker: Broker, vhost: str, user: str) -> None:
     broker.accounts.forbid(vhost, user)
     broker.define(Change(_row(vhost, user, rights), removed=True))
     broker.vhosts[vhost].version += 1
+
+
+def _check_text(what: str, text: str) -> None:
+    """JSON can say what no text is: half of a character."""
+    try:
+        text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise PreconditionFailed(f"{what} is no text: {text!r}") from None
 
 
 def _row(vhost: str, user: str, rights: Permissions) -> PermissionRow:

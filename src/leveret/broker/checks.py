@@ -12,12 +12,14 @@ from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 from typing import Final
 
+from leveret.amqp.names import to_bytes
 from leveret.amqp.tables import Value
 from leveret.broker.terms import as_term, is_integer, quoted, type_name
 
 EXPIRY_MS_MAX: Final = 315_360_000_000
 """Ten years of 365 days: the longest time to live, of a message or a queue."""
 PRIORITY_MAX: Final = 255
+_SHORT_BYTES_MAX: Final = 255
 
 _UNITS_S: Final = {"Y": 365 * 86_400, "M": 30 * 86_400, "D": 86_400, "h": 3600, "m": 60, "s": 1}
 _DURATION: Final = re.compile(r"([0-9]{1,18})([YMDhms])")
@@ -69,6 +71,8 @@ def string(value: Value, table: Table) -> str | None:
 
 def dead_letter_routing_key(value: Value, table: Table) -> str | None:
     wrong = string(value, table)
+    if wrong is None and isinstance(value, str) and len(to_bytes(value)) > _SHORT_BYTES_MAX:
+        wrong = "routing_key_longer_than_255_bytes"
     return wrong or (None if "x-dead-letter-exchange" in table else "routing_key_but_no_dlx_defined")
 
 

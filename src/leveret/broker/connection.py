@@ -80,6 +80,8 @@ class Connection:
         self.publishes = False
         """Whether it has published: such connections are held back when the broker is short of something."""
         self.routes: dict[bytes, Route] = {}
+        self.routes_version = 0
+        """Of the virtual host, when they were found."""
         self._user: User | None = None
         self._vhost: VirtualHost | None = None
         self.deaf = False

@@ -15,6 +15,7 @@ from leveret.broker import deadletters, weighing
 from leveret.broker.arguments import parse_expiration
 from leveret.broker.deaths import Reason
 from leveret.broker.flags import EXPIRES, UNLIMITED
+from leveret.broker.ranges import ranges_of
 from leveret.storage.offsets import Range
 from leveret.storage.records import Record
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from leveret.broker.queue import Queue
 
 _LOOK_AHEAD = 256
+_AT_ONCE = 1024
+"""So many are buried in one turn."""
 
 
 def due_us(queue: Queue, record: Record) -> int | None:
@@ -37,8 +40,11 @@ def due_us(queue: Queue, record: Record) -> int | None:
 
 def drop_expired(queue: Queue, *, before_us: int) -> None:
     """Buries what is expired at the head, and sets the timer for the next."""
-    look = 1
+    look, buried = 1, 0
     while True:
+        if buried >= _AT_ONCE:
+            queue.broker.wake_later(queue)  # others have to do something in between
+            return
         records = queue.log.read(_first(queue, look))
         if not records:
             queue.broker.timers.cancel((queue, "expiry"))
@@ -54,8 +60,9 @@ def drop_expired(queue: Queue, *, before_us: int) -> None:
                     queue.broker.timers.set((queue, "expiry"), due, queue.wake)
                 break
             expired.append(record.offset)
-        singles = [(each, each + 1) for each in expired]
-        done = deadletters.bury(queue, singles, Reason.EXPIRED, in_flight=False)
+        together = [(each, each + 1) for each in expired] if queue.prioritised else ranges_of(expired)
+        done = deadletters.bury(queue, together, Reason.EXPIRED, in_flight=False)
+        buried += len(expired)
         if not done or len(expired) < len(records):
             return
         look = _LOOK_AHEAD

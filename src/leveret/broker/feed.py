@@ -73,6 +73,9 @@ class Source:
         """A consumer has settled something: there may be credit for more."""
         raise NotImplementedError
 
+    def check_return(self) -> None:
+        """Raises where nothing can be given back: before any of a settlement is carried out."""
+
     def unblock(self, channel: Channel) -> None:
         """The consumers of a channel may have credit again."""
 

@@ -68,8 +68,10 @@ def publish(channel: Channel, method: bytes, contents: list[tuple[bytes, bytes]]
     route = routes.get(method)
     if route is None or route.version != channel.vhost.version:
         route = _resolve(channel, method)
-        if len(routes) >= _REMEMBERED_MAX:
-            routes.clear()
+        connection = channel.connection
+        if len(routes) >= _REMEMBERED_MAX or connection.routes_version != route.version:
+            routes.clear()  # older ones are void, and would keep queues that are gone
+        connection.routes_version = route.version
         routes[method] = route
     seen = channel.broker.seen_headers
     exchange, key = route.exchange_bytes, route.key_bytes

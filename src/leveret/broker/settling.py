@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from leveret.amqp.errors import PreconditionFailed
+from leveret.amqp.errors import AmqpError, PreconditionFailed
 from leveret.amqp.events import Settlement
 from leveret.amqp.scanner import ACK
 from leveret.broker.ranges import joined
@@ -95,7 +95,13 @@ def _forget_lapsed(channel: Channel, start: int, stop: int) -> None:
 
 
 def _apply(channel: Channel, taken: Iterable[Run[Consumer]], event: Settlement, wish: Wish | None) -> None:
-    for holder, count in tell(taken, event, wish).items():
+    taken = list(taken)
+    try:
+        counts = tell(taken, event, wish)
+    except AmqpError:  # a reader's refusal, before anybody was told: all of it goes back with the channel
+        channel.unacked.restore(taken)
+        raise
+    for holder, count in counts.items():
         channel.freed(holder, count)
 
 
@@ -106,6 +112,9 @@ def tell(
     held: dict[Consumer, list[Range]] = {}
     for run in taken:
         held.setdefault(run.holder, []).append(run.offsets)
+    if event.kind != ACK:
+        for holder in held:
+            holder.source.check_return()
     counts: dict[Consumer, int] = {}
     for holder, ranges in held.items():
         counts[holder] = sum(stop - start for start, stop in ranges)

@@ -33,6 +33,9 @@ from leveret.management.errors import NotAuthorised, NotFound
 from leveret.management.paths import segment
 from leveret.management.replies import jsonable, reply, reply_list, text
 
+_WHO_BYTES_MAX = 255
+"""Of who has done something, as the journal keeps it."""
+
 
 class Queues:
     def __init__(self, broker: Broker, *, changed: Callable[[], None]) -> None:
@@ -55,7 +58,7 @@ class Queues:
             raise queue.not_supported("queue.purge")
         self._changed()
         self._broker.flush()
-        queue.purge(who=user.name.encode())
+        queue.purge(who=user.name.encode("utf-8", "surrogateescape")[:_WHO_BYTES_MAX])
         return Response(status_code=204)
 
     def release(self, request: Request, user: User) -> Response:

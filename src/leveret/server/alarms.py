@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Callable
 from typing import NamedTuple
 
+from leveret.server.memory import give_back
 from leveret.server.turns import Turns
 
 log = logging.getLogger("leveret")
@@ -68,10 +69,11 @@ def measured(
         memory_max_bytes = int(MEMORY_SHARE_MAX * page_bytes * os.sysconf("SC_PHYS_PAGES"))
 
     def measure() -> Shortage:
-        return Shortage(
-            memory=_resident_bytes(page_bytes) > memory_max_bytes,
-            disk=shutil.disk_usage(directory).free < disk_free_min_bytes,
-        )
+        short = _resident_bytes(page_bytes) > memory_max_bytes
+        if short:  # some of it may be what was freed and kept
+            give_back()
+            short = _resident_bytes(page_bytes) > memory_max_bytes
+        return Shortage(memory=short, disk=shutil.disk_usage(directory).free < disk_free_min_bytes)
 
     return measure
 

@@ -32,6 +32,12 @@ def allow_many_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
+def give_back() -> None:
+    """Freed memory that was kept, to the system: where that is too much of it, nobody else can have it."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
+
+
 def keep_memory() -> None:
     """For the process, once: freed memory is kept for the next read instead of being given back."""
     with suppress(OSError, AttributeError):

@@ -140,6 +140,8 @@ class Groups:
             raise PreconditionFailed(
                 f"a group's name has 1 to {_NAME_BYTES_MAX} printable bytes; this is none: '{name}'"
             )
+        if not _is_utf8(subject):
+            raise PreconditionFailed(f"the name of what a group reads is UTF-8; that of '{subject}' is not")
         streams = topics.streams_of(self._vhost, subject)
         settings = Settings.default().changed(wanted)
         if query:
@@ -244,3 +246,12 @@ class Groups:
         change.put(GroupNote(group.number, group.subject, group.name, settings))
         transaction.commit()
         change.done()
+
+
+def _is_utf8(name: str) -> bool:
+    """Whether it can be written down; names are any bytes otherwise."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -69,6 +69,9 @@ def create(vhost: VirtualHost, name: str, *, count: int, table: dict[str, Value]
     if exchange is not None and (exchange.auto_delete or exchange.internal or not exchange.durable):
         raise PreconditionFailed(f"{vhost.describe(exchange)} does not last: a topic needs one that does")
     table = {**table, "x-queue-type": "stream"}
+    kept_bytes = table.get("x-max-length-bytes", 0)
+    if isinstance(kept_bytes, int) and kept_bytes.bit_length() > 63:
+        raise PreconditionFailed(f"a topic can't keep {kept_bytes} bytes: that is no number of 64 bits")
     names = [f"{name}-{number}" for number in range(count)]
     others = [stream.name for stream in present if stream.name not in names]
     if others:

@@ -125,6 +125,7 @@ def unbind(channel: Channel, method: spec.Queue.Unbind) -> None:
     queue = channel.vhost.queues.get(name)
     defined = 0
     if exchange is not None and queue is not None:
+        queue.check_access(channel.connection)
         channel.vhost.groups.check_unbind(exchange, queue)
         defined = channel.vhost.unbind(exchange, queue, key, table_of(method))
     channel.reply(spec.Queue.UnbindOk(), defined=defined)
@@ -165,9 +166,10 @@ def _count_deleted(queue: Queue, method: spec.Queue.Delete) -> int:
     """How many messages go with it, if it may go."""
     if method.if_unused and queue.consumers:
         raise PreconditionFailed(f"{queue} in use")
-    if method.if_empty and queue.ready:
+    count = queue.ready + queue.delayed
+    if method.if_empty and count:
         raise PreconditionFailed(f"{queue} not empty")
-    return queue.ready
+    return count
 
 
 def _named(channel: Channel, name: str) -> str:

@@ -123,17 +123,15 @@ class Reader(Source):
         wish: Wish | None = None,
         work: Work | None = None,
     ) -> None:
-        """A consumer that is gone leaves nothing behind; to ask for it makes no sense."""
-        if delayed:
-            raise self._no_way_back()
+        """A consumer that is gone leaves nothing behind."""
+
+    def check_return(self) -> None:
+        raise self.stream.not_supported("basic.nack and basic.reject")
 
     def reject(
         self, ranges: Sequence[Range], *, who: bytes = b"", why: bytes = b"", work: Work | None = None
     ) -> None:
-        raise self._no_way_back()
-
-    def _no_way_back(self) -> Exception:
-        return self.stream.not_supported("basic.nack and basic.reject")
+        raise AssertionError("check_return refuses it")
 
     def unblock(self, channel: Channel) -> None:
         """It stands in no line."""
