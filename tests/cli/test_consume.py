@@ -116,7 +116,7 @@ def test_an_envelope_goes_back_where_it_came_from_unless_told_otherwise(
 def test_json_lines_and_a_body_that_fits_none(leveret_url: str, fresh: Callable[[str], str]):
     queue = declare(leveret_url, fresh("json"), [b'{"a":\n1}', b"text", b"\xff", b"4"])
     ran = leveret("consume", queue, "-f", "jsonl", "--count", 4, url=leveret_url)
-    assert (ran.code, ran.lines) == (1, ['{"a":1}', '"text"'])
+    assert (ran.code, ran.lines) == (1, ['{"a": 1}', '"text"'])
     assert "neither JSON nor text" in ran.err
     assert bodies(leveret_url, queue) == [b"\xff", b"4"]
 
@@ -293,6 +293,13 @@ def test_a_queue_that_is_deleted_is_noticed(leveret_url: str, fresh: Callable[[s
 def test_a_queue_that_is_not_there_is_said(amqp_url: str):
     ran = leveret("consume", "no-such-queue", url=amqp_url)
     assert (ran.code, ran.err) == (1, "leveret: there is no queue 'no-such-queue'\n")
+
+
+@pytest.mark.parametrize("words", [("consume",), ("redrive",), ("redrive", "source", "--to")])
+def test_a_name_that_no_queue_can_have_is_one_sentence(leveret_url: str, words: tuple[str, ...]):
+    declare(leveret_url, "source")
+    ran = leveret(*words, "q" * 256, url=leveret_url)
+    assert (ran.code, ran.err) == (1, "leveret: a queue's name has at most 255 bytes, not 256\n")
 
 
 def test_an_output_that_can_not_be_opened_is_said(

@@ -85,7 +85,15 @@ def test_json_lines_are_json_whatever_the_bodies_are(tmp_path: Path):
         output.write([delivered(body, {}) for body in (b"8", b"\xff", b"9")])
     output.close()
     assert stopped.value.done == 1
-    assert file.read_text() == '{"a": 1}\n{"a":2}\n"plain ü"\n7\n8\n'
+    assert file.read_text() == '{"a": 1}\n{ "a": 2}\n"plain ü"\n7\n8\n'
+
+
+def test_a_body_of_json_keeps_its_digits_and_its_keys_when_it_becomes_one_line(tmp_path: Path):
+    file = tmp_path / "out"
+    output = Lines.to_file(file, "jsonl")
+    output.write([delivered(b'{\r\n"n": 0.12345678901234567890,\r"k": 1,\n"k": "\\n"}\n', {})])
+    output.close()
+    assert file.read_bytes() == b'{  "n": 0.12345678901234567890, "k": 1, "k": "\\n"} \n'
 
 
 def test_a_pipe_is_fed_one_by_one_so_that_a_reader_who_leaves_takes_no_more_than_it_read():
@@ -158,3 +166,45 @@ def test_a_file_that_fails_half_way_is_not_there_and_those_before_it_are(tmp_pat
     output.close()
     assert stopped.value.done == 1
     assert [path.name for path in tmp_path.iterdir()] == ["00000001.bin"]
+
+
+def test_two_that_write_into_one_directory_keep_what_the_other_has_written(tmp_path: Path):
+    outputs_ = [Directory(tmp_path) for _ in range(2)]
+    for number in range(2):
+        for output in outputs_:
+            output.write([delivered(b"%d of %d" % (number, outputs_.index(output)), {})])
+    for output in outputs_:
+        output.close()
+    found = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert sorted(found) == [f"{number:08d}.bin" for number in range(1, 5)]
+    assert sorted(found.values()) == [b"0 of 0", b"0 of 1", b"1 of 0", b"1 of 1"]
+
+
+def test_two_that_write_at_once_lose_nothing_of_each_other(tmp_path: Path):
+    def write(who: int) -> None:
+        output = Directory(tmp_path)
+        output.write([delivered(b"%d of %d" % (number, who), {}) for number in range(50)])
+        output.close()
+
+    threads = [threading.Thread(target=write, args=(who,)) for who in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT_S)
+    found = [path.read_bytes() for path in tmp_path.iterdir()]
+    assert sorted(found) == sorted(b"%d of %d" % (number, who) for number in range(50) for who in range(2))
+
+
+def test_a_file_that_was_not_there_is_synced_with_its_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Else the name may be gone after a power failure, and what was acked with it."""
+    synced: list[str] = []
+
+    def noted(descriptor: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+
+    monkeypatch.setattr(os, "fsync", noted)
+    for _ in range(2):
+        Lines.to_file(tmp_path / "out", "lines").close()
+    assert synced == [str(tmp_path)]

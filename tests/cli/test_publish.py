@@ -163,6 +163,17 @@ def test_the_file_for_failures_must_not_be_the_one_that_is_read(
     assert file.read_text() == '{"body": "a"}\n'
 
 
+def test_what_neither_a_message_nor_an_envelope_can_say_is_one_sentence(
+    leveret_url: str, fresh: Callable[[str], str], tmp_path: Path
+):
+    queue, failed = declare(leveret_url, fresh("infinite")), tmp_path / "failed"
+    options = ("-H", "x:=1e999", "--failed", failed, "--json")
+    ran = leveret("publish", "-q", queue, *options, url=leveret_url, stdin=b"a\n")
+    assert (ran.code, ran.result["unsent"]) == (1, 1)
+    assert "stdin, line 1: no field type holds inf" in ran.err
+    assert failed.read_bytes() == b""
+
+
 def test_without_mandatory_nobody_hears_of_what_has_no_queue(leveret_url: str):
     ran = leveret("publish", "-x", "amq.fanout", "--no-mandatory", "--json", url=leveret_url, stdin=b"a\n")
     assert (ran.code, ran.result["confirmed"]) == (0, 1)
@@ -215,6 +226,8 @@ def test_of_several_hosts_one_is_enough(leveret_url: str, fresh: Callable[[str],
     [
         (("-q", "no-such-queue"), "there is no queue 'no-such-queue' (--declare makes it)"),
         (("-x", "no-such-exchange"), "there is no exchange 'no-such-exchange'"),
+        (("-q", "q" * 256), "a queue's name has at most 255 bytes, not 256"),
+        (("-x", "ü" * 128), "an exchange's name has at most 255 bytes, not 256"),
     ],
 )
 def test_a_place_that_is_not_there_is_noticed_before_anything_is_sent(
@@ -240,12 +253,14 @@ def test_a_place_that_is_not_there_is_noticed_before_anything_is_sent(
         ("-q", "q", "-f", "xml"),
         ("-q", "q", "--url", "http://localhost"),
         ("-q", "q", "--url", "amqp://localhost:port"),
+        ("-q", "q", "--url", "amqp://me:secret#word@localhost"),
     ],
 )
 def test_a_command_line_that_makes_no_sense_is_refused_with_2(words: tuple[str, ...]):
     ran = leveret("publish", *words, url="amqp://127.0.0.1:1/")
     assert ran.code == 2, ran.err
     assert "Error" in ran.err
+    assert "secret" not in ran.err
 
 
 # --- signals and trouble on the way ----------------------------------------------------------------------

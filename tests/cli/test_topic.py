@@ -71,7 +71,9 @@ REFUSED = [
     (("create",), 2, "Missing argument"),
     (("create", "new", "--partitions", "many"), 2, "--partitions"),
     (("list", "--http", "amqp://127.0.0.1"), 2, "an HTTP URL starts with http:// or https://"),
-    (("list", "--http", "http://127.0.0.1:port"), 2, "Port could not be cast"),
+    (("list", "--http", "http://127.0.0.1:port"), 2, "the URL's port is no number"),
+    (("list", "--http", "http://me:secret#word@127.0.0.1"), 2, "percent-encode / # ? @"),
+    (("list", "--http", "http://me:secret[word@127.0.0.1"), 2, "percent-encode / # ? @"),
 ]
 
 
@@ -82,6 +84,7 @@ def test_what_can_not_be_is_one_sentence_and_changes_nothing(leveret):  # noqa: 
         ran = leveret("topic", *words)
         assert (ran.code, ran.out) == (code, "")
         assert sentence in ran.err
+        assert "secret" not in ran.err
         assert code == 2 or (ran.err.startswith("leveret: ") and ran.err.count("\n") == 1)
         assert leveret("topic", "list", "--json").result == before
 

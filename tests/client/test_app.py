@@ -84,6 +84,36 @@ async def test_an_exclusive_queue_can_not_be_consumed_without_acks_and_that_is_s
         await calls.reach(1)
 
 
+# how it is
+
+
+@on_a_loop
+async def test_any_thread_may_ask_for_the_health_of_an_application(amqp_url: str, fresh: Fresh) -> None:
+    queue, found = fresh(), Notes()
+    app = application(amqp_url, queue)
+
+    @app.listener(queue)
+    def take(body: bytes) -> None:
+        found.append(app.health())
+
+    async with app:
+        await fill(app.publisher, queue, [b"x"])
+        await found.reach(1)
+        outside = await asyncio.to_thread(app.health)
+    assert (found[0].ok, found[0].listeners[0].in_hand) == (True, 1)
+    assert (outside.ok, outside.publishing) == (True, True)
+
+
+@on_a_loop
+async def test_health_counts_what_is_unconfirmed(leveret_broker: Broker) -> None:
+    app = application(leveret_broker.url, "q", grace_s=0)
+    async with app:
+        leveret_broker.faults.withhold_confirms(1000)
+        for _ in range(2):
+            app.publisher.send(b"x", "q")
+        assert (await asyncio.to_thread(app.health)).unconfirmed == 2
+
+
 # publishing from threads
 
 

@@ -78,3 +78,29 @@ def test_a_password_is_shown_nowhere() -> None:
     assert "secret" not in str(endpoint)
     assert "secret" not in f"{endpoint}"
     assert "me" in repr(endpoint)
+
+
+@pytest.mark.parametrize("mark", ["/", "#", "?", "[", "℀"])
+def test_a_password_that_is_not_escaped_is_not_in_the_error(mark: str) -> None:
+    with pytest.raises(ValueError, match="percent-encode") as refused:
+        Endpoint.parse(f"amqp://me:secret{mark}word@host")
+    assert "secret" not in str(refused.value)
+    assert refused.value.__suppress_context__
+
+
+@pytest.mark.parametrize("port", ["port", "99999", "-1"])
+def test_a_port_is_a_number_that_a_port_can_have(port: str) -> None:
+    with pytest.raises(ValueError, match="the URL's port is no number from 0 to 65535"):
+        Endpoint.parse(f"amqp://host:{port}")
+
+
+@pytest.mark.parametrize("heartbeat", ["often", "-1", "65536", "1.5"])
+def test_a_heartbeat_is_a_number_that_fits_its_frame(heartbeat: str) -> None:
+    with pytest.raises(ValueError, match=f"heartbeat is a number from 0 to 65535, not '{heartbeat}'"):
+        Endpoint.parse(f"amqp://host?heartbeat={heartbeat}")
+
+
+@pytest.mark.parametrize("timeout", ["soon", "-1", "nan", "inf"])
+def test_a_connection_timeout_is_a_time_that_comes_to_an_end(timeout: str) -> None:
+    with pytest.raises(ValueError, match=f"connection_timeout is a number of seconds, not '{timeout}'"):
+        Endpoint.parse(f"amqp://host?connection_timeout={timeout}")

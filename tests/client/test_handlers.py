@@ -15,7 +15,17 @@ import pytest
 from leveret.client import Delivery, Queue, Retry
 from leveret.client.codecs import Codecs
 from leveret.client.handlers import Handler
-from tests.client.listening import Notes, Watch, application, fill, on_a_loop, ready, until_kept, until_ready
+from tests.client.listening import (
+    Notes,
+    Watch,
+    application,
+    fill,
+    on_a_loop,
+    ready,
+    until_kept,
+    until_ready,
+    until_true,
+)
 
 Fresh = Callable[..., str]
 WHO: ContextVar[str] = ContextVar("who", default="nobody")
@@ -170,6 +180,28 @@ async def test_a_thread_sees_the_context_variables_that_hooks_set(amqp_url: str,
         await fill(app.publisher, queue, [b"x"])
         await got.reach(1)
     assert got == ["the hook"]
+
+
+@on_a_loop
+async def test_threads_are_started_as_they_are_needed_kept_for_the_next_and_end_with_the_listener() -> None:
+    """What a handler keeps in `threading.local` is there again; a thousand workers cost nothing by day."""
+    everybody, seen = threading.Barrier(3), Notes()
+
+    def take(body: bytes) -> None:
+        if body == b"together":
+            everybody.wait(15)
+        seen.append(threading.current_thread())
+
+    handler = Handler(take, Codecs())
+    handler.start(1000)
+    for _ in range(3):
+        await handler.in_a_thread((b"alone",))
+    assert len(set(seen)) == 1
+    for _ in range(2):
+        await asyncio.gather(*(handler.in_a_thread((b"together",)) for _ in range(3)))
+    assert len(set(seen)) == 3
+    handler.stop()
+    await until_true(lambda: not any(thread.is_alive() for thread in seen), "they have ended")
 
 
 # what is refused when it is registered

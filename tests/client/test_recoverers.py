@@ -180,6 +180,19 @@ async def test_park_declares_its_place_and_says_where_the_message_came_from(
 
 
 @on_a_loop
+async def test_further_addresses_of_a_message_are_not_those_of_its_copies(
+    amqp_url: str, fresh: Fresh
+) -> None:
+    queue, audit = fresh(), fresh("audit")
+    app = application(amqp_url, queue, audit)
+    failing(app, queue, Park())
+    async with app:
+        await app.publisher.publish(b"1", queue, headers={"CC": [audit]})
+        await until_ready(amqp_url, f"{queue}.parked", 1)
+        assert await ready(amqp_url, audit) == 1
+
+
+@on_a_loop
 async def test_a_place_that_was_deleted_is_declared_again(amqp_url: str, fresh: Fresh) -> None:
     queue, place = fresh(), fresh("place")
     app = application(amqp_url, queue)
@@ -280,7 +293,7 @@ async def test_a_recoverer_of_ones_own_decides(amqp_url: str, fresh: Fresh) -> N
         assert await ready(amqp_url, queue) == left[0]
 
 
-@pytest.mark.parametrize("how", ["raises", "returns None", "returns a word"])
+@pytest.mark.parametrize("how", ["raises", "returns None", "returns a word", "awaits what is cancelled"])
 @on_a_loop
 async def test_a_recoverer_that_fails_leaves_the_message_in_its_queue(
     amqp_url: str, fresh: Fresh, how: str
@@ -289,6 +302,10 @@ async def test_a_recoverer_that_fails_leaves_the_message_in_its_queue(
         async def recover(self, failure: Failure) -> Any:
             if how == "raises":
                 raise LookupError("no such table")
+            if how == "awaits what is cancelled":
+                answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                answer.cancel()
+                await answer
             return None if how == "returns None" else "ack"
 
     queue, watch = fresh(), Watch()
@@ -299,6 +316,26 @@ async def test_a_recoverer_that_fails_leaves_the_message_in_its_queue(
         said = await watch.event("given_back")
         assert said["message_id"] == "m-1"
         assert how != "raises" or "no such table" in str(said["error"])
+    assert await ready(amqp_url, queue) == 1
+
+
+@on_a_loop
+async def test_a_recoverer_that_hangs_is_cancelled_at_the_end_and_its_message_is_in_its_queue(
+    amqp_url: str, fresh: Fresh
+) -> None:
+    class Hanging:
+        async def recover(self, failure: Failure) -> Decision:
+            calls.append(failure.attempts)
+            await asyncio.Event().wait()
+            return Decision.ACK
+
+    queue, watch, calls = fresh(), Watch(), Notes()
+    app = application(amqp_url, queue, hooks=watch, grace_s=0)
+    failing(app, queue, Hanging())
+    async with app:
+        await fill(app.publisher, queue, [b"x"])
+        await calls.reach(1)
+    assert watch.names() == []
     assert await ready(amqp_url, queue) == 1
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
+from pamqp import commands
 
 from leveret.client import Delivery, Queue, Retry, relief
 from leveret.client.channel import Channel
@@ -25,6 +27,59 @@ from tests.client.listening import (
 
 Fresh = Callable[..., str]
 SINGLE = {"x-single-active-consumer": True}
+
+
+class Wire:
+    """A channel whose broker says yes to everything, and to a cancel only when it may."""
+
+    open = True
+
+    def __init__(self) -> None:
+        self.calls = Notes()
+        self.may_cancel = asyncio.Event()
+
+    async def call(self, method: Any) -> None:
+        self.calls.append(method.name)
+        if isinstance(method, commands.Basic.Cancel):
+            await self.may_cancel.wait()
+
+
+async def relieved(wire: Wire, *waiting: int) -> relief.Relief:
+    """With a prefetch of 2, and after so many have waited."""
+    found = relief.Relief(
+        "q", 2, consume=lambda tag: commands.Basic.Consume(consumer_tag=tag), useless=lambda: None
+    )
+    found.begin(cast(Channel, wire))
+    for number, count in enumerate(waiting, start=1):
+        found.change(count)
+        await until_true(lambda: found._changing is None, "it is done")
+        assert len(found.tags) == number
+    return found
+
+
+@on_a_loop
+async def test_what_waits_again_while_consumers_leave_gets_room_again() -> None:
+    """Of the larger one nothing is left to be counted on."""
+    wire = Wire()
+    found = await relieved(wire, 2, 4)
+    found.change(0)
+    await wire.calls.until(lambda notes: "Basic.Cancel" in notes, "cancel")
+    found.change(4)
+    wire.may_cancel.set()
+    await until_true(lambda: found._changing is None, "it is done")
+    assert wire.calls[-3:] == ["Basic.Cancel", "Basic.Qos", "Basic.Consume"]
+    found.end()
+
+
+@on_a_loop
+async def test_a_further_consumer_that_the_broker_cancels_is_replaced() -> None:
+    wire = Wire()
+    found = await relieved(wire, 2)
+    found.tags.remove(found.tags[0])
+    found.change(2)
+    await until_true(lambda: found._changing is None, "it is done")
+    assert wire.calls == ["Basic.Qos", "Basic.Consume"] * 2
+    found.end()
 
 
 @pytest.mark.parametrize("declared", ["by-us", "by-others"])

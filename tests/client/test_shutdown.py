@@ -393,6 +393,36 @@ def test_a_process_that_is_told_to_end_finishes_what_it_has_in_hand(
     assert (leveret_broker.depth("q"), leveret_broker.depth("out")) == (2, 1)
 
 
+def test_a_plain_handler_that_hangs_does_not_keep_the_process_from_ending(leveret_broker: Broker) -> None:
+    program = textwrap.dedent(
+        """
+        import asyncio, sys, threading
+        from leveret.client import App, Queue, Topology
+
+        app = App(sys.argv[1], topology=Topology(Queue("q")), grace_s=0)
+        taken = threading.Event()
+
+        @app.listener("q")
+        def hang(number: int) -> None:
+            taken.set()
+            threading.Event().wait(600)
+
+        async def main() -> None:
+            async with app:
+                await app.publisher.publish(1, "q")
+                await asyncio.to_thread(taken.wait)
+
+        asyncio.run(main())
+        print("ended", flush=True)
+        """
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program, leveret_broker.url], capture_output=True, text=True, timeout=20
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "ended\n", "")
+    assert leveret_broker.depth("q") == 1
+
+
 async def published(url: str, values: list[int]) -> None:
     async with (app := application(url)):
         await fill(app.publisher, "q", values, content_type="application/json")

@@ -18,11 +18,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Annotated, Any, Final, TypeAlias
-from urllib.parse import quote, unquote, urlencode, urlsplit
+from urllib.parse import quote, unquote, urlencode
 
 import typer
 
 from leveret.cli.screen import Screen
+from leveret.client.endpoint import split
 
 DEFAULT_HTTP: Final = "http://guest:guest@127.0.0.1:15672"
 _PORTS: Final = {"http": 15672, "https": 15671}
@@ -39,7 +40,7 @@ class Api:
     """One virtual host of a broker; each request is one connection."""
 
     def __init__(self, url: str, *, vhost: str, answer_s: float | None = None) -> None:
-        parts = urlsplit(url)
+        parts = split(url)
         self._tls = parts.scheme == "https"
         self._host, self._port = parts.hostname or "127.0.0.1", parts.port or _PORTS[parts.scheme]
         user = unquote("guest" if parts.username is None else parts.username)
@@ -133,13 +134,12 @@ def make_sure(question: str, *, yes: bool) -> None:
 
 
 def _checked(url: str) -> str:
-    parts = urlsplit(url)
-    if parts.scheme not in _PORTS:
-        raise typer.BadParameter(f"an HTTP URL starts with http:// or https://, not {parts.scheme!r}")
     try:
-        _ = parts.port
+        parts = split(url)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
+    if parts.scheme not in _PORTS:
+        raise typer.BadParameter(f"an HTTP URL starts with http:// or https://, not {parts.scheme!r}")
     return url
 
 

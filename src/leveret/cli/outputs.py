@@ -1,10 +1,10 @@
 """Writing what was consumed: as lines to a file, a pipe or a terminal, or as a file for each message.
 
 The rule: what `write` has returned for is safe to ack. In a file that means synced, and a write that fails
-half-way is taken back. In a directory it means synced and renamed. A pipe can't be synced, so what counts
-there is that the reader has taken it: the first messages are handed over one by one, each when the one
-before was read, so that `| head -3` takes three and the fourth goes back to the queue; later ones go by the
-batch, for speed. These functions block, and are called in the background.
+half-way is taken back. In a directory it means synced and named, where no file had that name before. A
+pipe can't be synced, so what counts there is that the reader has taken it: the first messages are handed
+over one by one, each when the one before was read, so that `| head -3` takes three and the fourth goes back
+to the queue; later ones go by the batch, for speed. These functions block, and are called in the background.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ import errno
 import fcntl
 import mimetypes
 import os
+import secrets
 import select
 import termios
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from stat import S_ISFIFO, S_ISREG
 from typing import Final, Protocol
@@ -27,6 +29,7 @@ from leveret.client import Delivery
 _ONE_BY_ONE: Final = 1000
 """So many are handed over singly through a pipe: some 7,000 a second."""
 _TAIL_BYTES: Final = 1 << 20
+_LINE_ENDS_TO_SPACES: Final = bytes.maketrans(b"\r\n", b"  ")
 _WAIT_S: Final = 0.00005
 _WAITS: Final = 40
 _POLL_MS: Final = 2
@@ -65,9 +68,12 @@ def as_text(delivery: Delivery) -> bytes:
 
 
 def as_json(delivery: Delivery) -> bytes:
-    """The body as one line: JSON as it is, text as a JSON string."""
+    """The body as one line: JSON as it is, text as a JSON string.
+
+    Within JSON's strings line ends are escaped: those that are seen are space between its parts.
+    """
     try:
-        value = parse_json(delivery.body)
+        parse_json(delivery.body)
     except BadEnvelope:
         try:
             return json_line(delivery.body.decode())
@@ -75,7 +81,7 @@ def as_json(delivery: Delivery) -> bytes:
             raise BadEnvelope(
                 f"{delivery!r} is neither JSON nor text: --format envelope writes anything"
             ) from None
-    return json_line(value) if b"\n" in delivery.body else delivery.body
+    return delivery.body.translate(_LINE_ENDS_TO_SPACES)
 
 
 RENDERERS: Final[dict[str, Callable[[Delivery], bytes]]] = {
@@ -103,9 +109,13 @@ class Lines:
     @classmethod
     def to_file(cls, path: Path, form: str) -> Lines:
         """At the end of the file: what an earlier run has written, and acked, must not be lost."""
+        is_new = not path.exists()
         if path.is_file():
             mend(path)
-        return cls(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666), str(path), form)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        if is_new:
+            _sync_directory(path.resolve().parent)
+        return cls(descriptor, str(path), form)
 
     def give_up(self) -> None:
         """Waits for no reader any more (called by another thread)."""
@@ -175,6 +185,15 @@ class Lines:
 def _unread_bytes(descriptor: int) -> int:
     answer = fcntl.ioctl(descriptor, termios.FIONREAD, b"\0\0\0\0")
     return int.from_bytes(answer, "little")
+
+
+def _sync_directory(path: Path) -> None:
+    """So that the name of a new file in it lasts, as its content does."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
@@ -248,16 +267,21 @@ class Directory:
         os.close(self._descriptor)
 
     def _write_file(self, delivery: Delivery) -> None:
-        self._number += 1
         kind = (delivery.content_type or "").partition(";")[0].strip()
-        final = self._path / f"{self._number:08d}{mimetypes.guess_extension(kind) or '.bin'}"
-        begun = final.with_name(f".{final.name}.part")
+        begun = self._path / f".{secrets.token_hex(8)}.part"
         try:
-            with begun.open("wb") as file:
+            with begun.open("xb") as file:
                 file.write(delivery.body)
                 file.flush()
                 os.fsync(file.fileno())
-            begun.rename(final)
-        except OSError:
+            self._name(begun, mimetypes.guess_extension(kind) or ".bin")
+        finally:
             begun.unlink(missing_ok=True)
-            raise
+
+    def _name(self, begun: Path, ending: str) -> None:
+        """By the next number that is free: others may write here too. A link replaces nothing."""
+        while True:
+            self._number += 1
+            with suppress(FileExistsError):
+                (self._path / f"{self._number:08d}{ending}").hardlink_to(begun)
+                return

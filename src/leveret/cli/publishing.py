@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import IO, Any, Final, NamedTuple, cast
@@ -220,11 +221,8 @@ class Publishing:
         self._account.unsent += len(pieces)
         self._left = pieces[0]
         for piece in pieces:
-            try:
-                message = self._composer.message(piece)
-            except BadEnvelope:
-                continue  # nothing that could be written as one
-            self._keep(Failure(message, "unsent", "it was not sent"))
+            with suppress(BadEnvelope):  # nothing that could be written as one
+                self._keep(Failure(self._composer.message(piece), "unsent", "it was not sent"))
 
     async def _wait_for_confirms(self, publisher: Publisher, gauge: Gauge) -> None:
         """Until everything is known, or somebody insists on going."""

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 import typer
 
+from leveret.amqp.errors import SHORT_STRING_BYTES_MAX
 from leveret.cli.screen import Screen
 from leveret.client import ChannelClosed, ClientError, Connection, Topology
 from leveret.client.channel import Channel
@@ -107,15 +108,24 @@ async def connected(
 
 async def queue_depth(connection: Connection, queue: str, *, hint: str = "") -> int:
     """How many messages are ready in the queue; an error if there is no such queue."""
+    _check_name(queue, "a queue")
     missing = ClientError(f"there is no queue '{queue}'", hint=hint)
     return await _asked(connection, lambda channel: depth(channel, queue), missing=missing)
 
 
 async def require_exchange(connection: Connection, exchange: str) -> None:
     """An error if there is no such exchange."""
+    _check_name(exchange, "an exchange")
     missing = ClientError(f"there is no exchange '{exchange}'")
     question = is_there_an_exchange(exchange)
     await _asked(connection, lambda channel: channel.call(question), missing=missing)
+
+
+def _check_name(name: str, whose: str) -> None:
+    """An error if no frame can carry it."""
+    size_bytes = len(name.encode("utf-8", "surrogateescape"))
+    if size_bytes > SHORT_STRING_BYTES_MAX:
+        raise ClientError(f"{whose}'s name has at most {SHORT_STRING_BYTES_MAX} bytes, not {size_bytes}")
 
 
 async def _asked(

@@ -293,11 +293,12 @@ class App:
         await self.stop()
 
     def health(self) -> Health:
+        """How it is now; any thread may ask."""
         publisher = self._publisher
         return Health(
             connected=bool(self._connections) and all(each.session is not None for each in self._connections),
             publishing=publisher is not None and publisher.ready,
             blocked_by=None if publisher is None else publisher.blocked_by,
-            unconfirmed=0 if publisher is None else len(publisher.unconfirmed()),
+            unconfirmed=0 if publisher is None else publisher.unconfirmed_count,
             listeners=[listener.health() for listener in self.listeners],
         )

@@ -27,6 +27,14 @@ _PAUSE_S = 1.0
 """Before a message goes back because nothing else could be done with it."""
 
 
+def ends_us(error: BaseException) -> bool:
+    """Whether it is not the user's code that failed, but the worker that called it that must end."""
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        return task is not None and task.cancelling() > 0
+    return isinstance(error, KeyboardInterrupt | SystemExit)
+
+
 @dataclass(slots=True)
 class Failures:
     """`await failures.settle(delivery, error)`."""
@@ -159,7 +167,9 @@ class Failures:
             decision = await self.recoverer.recover(self.failure(delivery, error))
             if not isinstance(decision, Decision):
                 raise TypeError(f"{type(self.recoverer).__name__} gave {decision!r} back: no Decision")
-        except Exception as failure:  # a recoverer is the user's code: whatever it raises, the message stays
+        except BaseException as failure:  # the user's code: whatever it raises, the message stays
+            if ends_us(failure):
+                raise
             self._give_back(delivery, failure, "its recoverer failed")
             return
         self.counters.recovered += 1

@@ -19,18 +19,10 @@ from leveret.client.counters import ListenerCounters
 from leveret.client.decisions import Decision
 from leveret.client.delivery import Delivery, Settled
 from leveret.client.errors import ConversionError, HandlerTimeout
-from leveret.client.failures import Failures
+from leveret.client.failures import Failures, ends_us
 from leveret.client.handlers import Handler
 from leveret.client.hooks import Around, Hooks, notice, shown
 from leveret.client.terms import Terms
-
-
-def _ends_us(error: BaseException) -> bool:
-    """Whether it is not the handler that failed, but its worker that must end."""
-    if isinstance(error, asyncio.CancelledError):
-        task = asyncio.current_task()
-        return task is not None and task.cancelling() > 0
-    return isinstance(error, KeyboardInterrupt | SystemExit)
 
 
 class BatchFailed(Exception):
@@ -63,7 +55,7 @@ class Processing:
                 await self._watched([delivery], arguments)
             await self._succeeded([delivery])
         except BaseException as error:
-            if _ends_us(error):
+            if ends_us(error):
                 self.failures.finish(delivery, Decision.REQUEUE)
                 raise
             await self._failed(delivery, error)
@@ -78,7 +70,7 @@ class Processing:
             failed = await self._call_batch(batch, columns) if batch else {}
             await self._succeeded([each for n, each in enumerate(batch) if n not in failed])
         except BaseException as error:
-            if _ends_us(error):
+            if ends_us(error):
                 for delivery in deliveries:
                     self.failures.finish(delivery, Decision.REQUEUE)
                 raise

@@ -278,6 +278,11 @@ class Publisher:
         return [receipt for receipt in self._sender.open_receipts() if receipt.started_s <= before_s]
 
     @property
+    def unconfirmed_count(self) -> int:
+        """How many receipts are still open; any thread may ask."""
+        return self._open
+
+    @property
     def has_room(self) -> bool:
         """Whether `room()` would return at once."""
         return not self._must_wait()
@@ -290,7 +295,8 @@ class Publisher:
     @property
     def blocked_by(self) -> str | None:
         """Why the broker takes no messages at present."""
-        return self.connection.session.blocked if self.connection.session else None
+        session = self.connection.session
+        return session.blocked if session else None
 
     # from acceptance to receipt
 

@@ -38,21 +38,21 @@ class Relief:
         self._useless = useless
         self._channel: Channel | None = None
         self._waiting = 0
-        self._capacity = prefetch
-        """How many deliveries the broker may send, all consumers together."""
         self._proved = False
         """A further consumer of this channel was sent something."""
         self._refuted = False
         self._changing: asyncio.Task[None] | None = None
         self._doubting: asyncio.Task[None] | None = None
         self.tags: list[str] = []
-        """The further consumers."""
+        """The further consumers; one that the broker cancels is taken out."""
+        self._prefetches: dict[str, int] = {}
+        """What each of them was given room for."""
 
     def begin(self, channel: Channel) -> None:
         """A new channel, with the first consumer only."""
         self._channel = channel
         self.tags.clear()
-        self._capacity = self._prefetch
+        self._prefetches.clear()
         self._proved = False
 
     def end(self) -> None:
@@ -73,6 +73,11 @@ class Relief:
         if self.tags and not self._proved:
             tags = {tag.encode() for tag in self.tags}
             self._proved = any(method[5 : 5 + method[4]] in tags for method, _, _ in messages)
+
+    @property
+    def _capacity(self) -> int:
+        """How many deliveries the broker may send, all consumers together."""
+        return self._prefetch + sum(self._prefetches[tag] for tag in self.tags)
 
     def _wants_change(self) -> bool:
         """More consumers, or none any more."""
@@ -99,7 +104,7 @@ class Relief:
         prefetch = min(max(self._prefetch, self._waiting), PREFETCH_MAX)
         tag = f"leveret.{secrets.token_hex(6)}.relief"
         self.tags.append(tag)
-        self._capacity += prefetch
+        self._prefetches[tag] = prefetch
         await channel.call(qos(prefetch))
         await channel.call(self._consume(tag))
         if not self._proved and self._doubting is None:
@@ -107,8 +112,8 @@ class Relief:
 
     async def _drop(self, channel: Channel) -> None:
         tag = self.tags.pop()
+        del self._prefetches[tag]
         await channel.call(make(commands.Basic.Cancel, consumer_tag=tag, nowait=False))
-        self._capacity = self._capacity if self.tags else self._prefetch
 
     # whether it is of any use
 

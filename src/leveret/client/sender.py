@@ -86,7 +86,8 @@ class Sender:
     @property
     def sending(self) -> bool:
         """Whether there is a channel, and the broker takes messages."""
-        return self._channel is not None and self._channel.session.blocked is None
+        channel = self._channel  # once: another thread may ask
+        return channel is not None and channel.session.blocked is None
 
     def failure(self, waited_s: float) -> ClientError:
         """Why nothing was sent in this time."""
