@@ -176,6 +176,17 @@ def an_exclusive_queue_belongs_to_one_connection(play: Play) -> None:
     owner.channel(3).open().queue_declare("q", exclusive=True)
 
 
+def unbinding_an_exclusive_queue_of_another_connection(play: Play) -> None:
+    owner, other = play.connect(), play.connect()
+    channel = owner.channel(1).open()
+    channel.queue_declare("q", exclusive=True)
+    channel.queue_bind("q", exchange="amq.direct", routing_key="k")
+    other.channel(1).open().queue_unbind(queue="q", exchange="amq.direct", routing_key="not bound")
+    other.channel(2).open().queue_unbind(queue="q", exchange="amq.direct", routing_key="k")
+    channel.publish("a", exchange="amq.direct", key="k")
+    channel.basic_get("q")
+
+
 def an_exclusive_queue_goes_with_its_connection(play: Play) -> None:
     owner, other = play.connect(), play.connect()
     owner.channel(1).open().queue_declare("q", exclusive=True)

@@ -107,6 +107,10 @@ class Router(ABC, Generic[Destination]):
     def bindings(self) -> Iterator[Binding[Destination]]:
         return (binding for mine in self._of.values() for binding in mine.values())
 
+    def has(self, destination: Destination, routing_key: str, arguments: Mapping[str, Value]) -> bool:
+        """Whether there is this very binding."""
+        return (routing_key, identity(arguments)) in self._of.get(destination, ())
+
     def bindings_of(self, destination: Destination) -> Iterator[Binding[Destination]]:
         return iter(self._of.get(destination, {}).values())
 

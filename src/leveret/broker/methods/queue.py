@@ -125,7 +125,8 @@ def unbind(channel: Channel, method: spec.Queue.Unbind) -> None:
     queue = channel.vhost.queues.get(name)
     defined = 0
     if exchange is not None and queue is not None:
-        queue.check_access(channel.connection)
+        if exchange.router.has(queue, key, table_of(method)):
+            queue.check_access(channel.connection)
         channel.vhost.groups.check_unbind(exchange, queue)
         defined = channel.vhost.unbind(exchange, queue, key, table_of(method))
     channel.reply(spec.Queue.UnbindOk(), defined=defined)
