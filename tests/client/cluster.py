@@ -32,7 +32,7 @@ from tests.differential.rabbitmq import (
     wait_until_it_listens,
 )
 
-WAIT_S = 60.0
+WAIT_S = 180.0
 LOOK_EVERY_S = 0.1
 CTL_TIMEOUT_S = 30
 

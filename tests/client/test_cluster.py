@@ -15,7 +15,7 @@ from tests.client.accounts import drained
 from tests.client.cluster import MIRRORED_PREFIX, Cluster, Node, running_cluster
 from tests.client.load import Load, publish_during
 
-pytestmark = pytest.mark.needs_rabbitmq
+pytestmark = [pytest.mark.needs_rabbitmq, pytest.mark.timeout(900)]
 
 STAYING = {"quorum": "orders.staying", "mirrored": f"{MIRRORED_PREFIX}orders.staying"}
 FLEEING = {"quorum": "orders.fleeing", "mirrored": f"{MIRRORED_PREFIX}orders.fleeing"}
