@@ -21,6 +21,8 @@ _COST = {"n": 1 << 12, "r": 8, "p": 1}
 _DEFAULT_EXCHANGE = "amq.default"
 """What the exchange without a name is called in permissions."""
 GUEST = "guest"
+ADMINISTRATOR = "administrator"
+"""The tag of those who may do everything to everybody's."""
 GUEST_HASH = (
     "scrypt$6c6576657265742d67756573742d3030$93055f36612d556e67c52874023b0da4f57024a88bc62a67cf3caaba26b552be"
 )

@@ -14,11 +14,10 @@ from collections.abc import Collection
 from typing import Final
 
 from leveret.amqp.errors import NotFound, PreconditionFailed
-from leveret.broker.accounts import Permissions, User, hash_password
+from leveret.broker.accounts import ADMINISTRATOR, Permissions, User, hash_password
 from leveret.broker.broker import Broker
 from leveret.broker.definitions import Change, PermissionRow, UserRow
 
-ADMINISTRATOR: Final = "administrator"
 _TAG: Final = re.compile(r"[^\s,]+")
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from leveret.amqp.methods import Method
 from leveret.amqp.tables import Value
 from leveret.broker import sidelogs
-from leveret.broker.accounts import GUEST, GUEST_HASH, Accounts
+from leveret.broker.accounts import ADMINISTRATOR, GUEST, GUEST_HASH, Accounts
 from leveret.broker.auditing import Trail
 from leveret.broker.connection import Connection
 from leveret.broker.counters import Counters
@@ -429,7 +429,7 @@ class Broker:
         """A new broker has the virtual host `/` and the user guest, who may do everything, from loopback."""
         rows = (
             VhostRow("/"),
-            UserRow(GUEST, GUEST_HASH, "administrator"),
+            UserRow(GUEST, GUEST_HASH, ADMINISTRATOR),
             PermissionRow("/", GUEST, ".*", ".*", ".*"),
         )
         for row in rows:

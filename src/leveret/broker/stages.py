@@ -23,7 +23,7 @@ from leveret.amqp.errors import AccessRefused, PreconditionFailed
 from leveret.amqp.frames import OVERHEAD_BYTES
 from leveret.amqp.names import to_bytes, to_text
 from leveret.broker import overflow, publishing, replyto, sidelogs
-from leveret.broker.accounts import User
+from leveret.broker.accounts import ADMINISTRATOR, User
 from leveret.broker.flags import EXPIRES
 from leveret.broker.leases import LeaseRefused, hold_again
 from leveret.broker.notes import Change, Notes
@@ -345,7 +345,7 @@ class Stages:
         note = self._committed.get(query)
         owners = {part.user for name, parts in self._stages.items() if name.query == query for part in parts}
         owner = note.user if note is not None else min(owners, default="")
-        if owner not in ("", user.name) and "administrator" not in user.tags:
+        if owner not in ("", user.name) and ADMINISTRATOR not in user.tags:
             raise AccessRefused(
                 f"query '{query}' in vhost '{self._vhost.name}' is of another user than '{user.name}'"
             )

@@ -12,10 +12,7 @@ import asyncio
 import contextvars
 import functools
 import inspect
-import threading
 from collections.abc import Callable
-from contextlib import suppress
-from queue import SimpleQueue
 from typing import Any, get_args, get_origin, get_type_hints
 
 from leveret.amqp.errors import AmqpError
@@ -23,6 +20,7 @@ from leveret.amqp.properties import content_of
 from leveret.client.codecs import Codecs, Converter
 from leveret.client.delivery import Delivery
 from leveret.client.errors import ConversionError
+from leveret.client.threads import Threads
 
 
 class Handler:
@@ -34,7 +32,7 @@ class Handler:
         self.is_async = inspect.iscoroutinefunction(inspect.unwrap(function)) or inspect.iscoroutinefunction(
             getattr(function, "__call__", None)  # noqa: B004  (an object whose call is a coroutine function)
         )
-        self._threads: _Threads | None = None
+        self._threads: Threads | None = None
         self._body_at: int | None = None
         self._convert: Converter | None = None
         self._arity = 0
@@ -72,7 +70,7 @@ class Handler:
 
     def start(self, threads: int) -> None:
         if not self.is_async:
-            self._threads = _Threads(threads, f"leveret-{self.name}")
+            self._threads = Threads(threads, f"leveret-{self.name}")
 
     def stop(self) -> None:
         if self._threads is not None:
@@ -111,68 +109,6 @@ class Handler:
                 result.close()
             raise TypeError(f"{self.name} returned an awaitable that nobody awaits: define it with async def")
         return result
-
-
-_Call = tuple[Callable[[], Any], "asyncio.Future[Any]"]
-
-
-class _Threads:
-    """So many at most, started as they are needed, for calls that block; made inside the event loop.
-
-    They are daemons, unlike those of an executor: a process that was told to end does not wait for a
-    handler that hangs. Its message is in the broker.
-    """
-
-    def __init__(self, count: int, name: str) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._count = count
-        self._name = name
-        self._calls: SimpleQueue[_Call | None] = SimpleQueue()
-        """None: a thread ends."""
-        self._started = 0
-        self._open = 0
-        """Calls that have no answer yet."""
-
-    def call(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
-        answer: asyncio.Future[Any] = self._loop.create_future()
-        self._open += 1
-        self._calls.put((function, answer))
-        if self._started < min(self._open, self._count):
-            self._started += 1
-            name = f"{self._name}-{self._started}"
-            threading.Thread(target=self._work, name=name, daemon=True).start()
-        return answer
-
-    def stop(self) -> None:
-        """Each ends when its call has; nobody waits for that."""
-        for _ in range(self._started):
-            self._calls.put(None)
-
-    def _work(self) -> None:
-        while (call := self._calls.get()) is not None:
-            self._run(*call)
-            del call  # an idle thread keeps no message
-
-    def _run(self, function: Callable[[], Any], answer: asyncio.Future[Any]) -> None:
-        try:
-            result = function()
-        except Exception as error:  # whatever it is, it belongs to the caller
-            self._tell(answer, None, error)
-        else:
-            self._tell(answer, result, None)
-
-    def _tell(self, answer: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            self._loop.call_soon_threadsafe(self._settle, answer, result, error)
-
-    def _settle(self, answer: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
-        self._open -= 1
-        if answer.done():
-            return
-        if error is not None:
-            answer.set_exception(error)
-        else:
-            answer.set_result(result)
 
 
 def _is_missing(parameter: inspect.Parameter) -> bool:

@@ -14,14 +14,13 @@ from ipaddress import ip_address
 
 from starlette.requests import Request
 
-from leveret.broker.accounts import GUEST, Accounts, User
-from leveret.broker.administration import ADMINISTRATOR
+from leveret.broker.accounts import ADMINISTRATOR, GUEST, Accounts, User
 from leveret.broker.broker import Broker
 from leveret.broker.vhost import VirtualHost
 from leveret.management.errors import NotAuthenticated, NotAuthorised, NotFound
 
-_TAGS = frozenset(("management", "policymaker", "monitoring", "administrator"))
-_MONITORS = frozenset(("monitoring", "administrator"))
+_TAGS = frozenset(("management", "policymaker", "monitoring", ADMINISTRATOR))
+_MONITORS = frozenset(("monitoring", ADMINISTRATOR))
 
 
 def log_in(accounts: Accounts, request: Request) -> User:

@@ -7,10 +7,8 @@ sees to that. Those about streams and topics are `reading`'s; sockets and proces
 
 from __future__ import annotations
 
-from typing import Final
-
 from leveret.amqp.errors import AccessRefused, AmqpError, NotFound
-from leveret.broker.accounts import User
+from leveret.broker.accounts import ADMINISTRATOR, User
 from leveret.broker.broker import Broker
 from leveret.broker.leases import LeaseNote, LeaseRefused
 from leveret.broker.queue import Queue
@@ -23,8 +21,6 @@ from leveret.server.flight.reading import Reading, ordered_ranges, reason
 from leveret.storage.errors import StorageError
 from leveret.storage.log import Log
 from leveret.storage.offsets import OffsetSet
-
-_AUDITOR: Final = "administrator"
 
 
 class Answers:
@@ -137,8 +133,10 @@ class Answers:
     def check_auditor(self, name: str) -> None:
         """An audit sees everything: it is for administrators."""
         user = self._user(name)
-        if _AUDITOR not in user.tags:
-            raise AccessRefused(f"an audit is for users with the tag '{_AUDITOR}', and '{name}' has it not")
+        if ADMINISTRATOR not in user.tags:
+            raise AccessRefused(
+                f"an audit is for users with the tag '{ADMINISTRATOR}', and '{name}' has it not"
+            )
 
     def _user(self, name: str) -> User:
         user = self._broker.accounts.users.get(name)
