@@ -24,7 +24,7 @@ from tests.tools import rabbitmq as installed_rabbitmq
 from tests.tools import reason_to_skip
 
 DEBIAN_SERVER = "/usr/lib/rabbitmq/bin/rabbitmq-server"  # the one in /usr/sbin changes the user
-START_TIMEOUT_S = 60
+START_TIMEOUT_S = 180
 STOP_TIMEOUT_S = 20
 
 # Nothing but AMQP on loopback, and no alarms because of what else the machine does.
