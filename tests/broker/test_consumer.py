@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from leveret.amqp.errors import AccessRefused
 from leveret.broker.consumer import UNLIMITED, Consumer, Consumers
@@ -102,7 +104,9 @@ def test_only_the_highest_priority_with_credit_is_served() -> None:
     consumers.remove(high_too)
     assert tags(consumers.next_with_credit()) == ["low"]
     consumers.served(low)
-    assert [each.tag for each in consumers] == ["high", "low"]
+    high.outstanding = 0
+    consumers.unblock(high.channel)
+    assert tags(consumers.next_with_credit()) == ["high"]
 
 
 def test_nobody_has_credit() -> None:
@@ -124,6 +128,124 @@ def test_one_that_was_passed_over_comes_back_at_the_end() -> None:
     full.outstanding = 0
     consumers.unblock(channel)  # type: ignore[arg-type]
     assert tags(consumers.next_with_credit()) == ["other", "full"]
+
+
+def test_for_one_message_no_more_than_one_is_asked() -> None:
+    consumers = Consumers(single_active=False)
+    for tag in ("1", "2", "3"):
+        consumers.add(consumer(tag))
+    assert tags(consumers.next_with_credit(1)) == ["1"]
+    assert tags(consumers.next_with_credit(2)) == ["1", "2"]
+
+
+def test_those_that_hold_all_they_may_are_not_asked_again_for_each_message() -> None:
+    asked: list[str] = []
+
+    class Watched(FakeChannel):
+        @property
+        def can_deliver(self) -> bool:
+            asked.append("again")
+            return True
+
+        @can_deliver.setter
+        def can_deliver(self, value: bool) -> None:
+            """As it is for others."""
+
+    consumers = Consumers(single_active=False)
+    for number in range(1000):
+        full = consumer(str(number), Watched(), prefetch=1)
+        full.outstanding = 1
+        consumers.add(full)
+    free = consumer("free")
+    consumers.add(free)
+    for _ in range(100):
+        assert tags(consumers.next_with_credit(1)) == ["free"]
+        consumers.served(free)
+    assert len(asked) == 1000
+
+
+def test_a_seat_whose_room_is_made_elsewhere_keeps_its_place() -> None:
+    member = consumer("member", prefetch=1)
+    seat, other = consumer("seat", member.channel, account=member), consumer("other")  # type: ignore[arg-type]
+    consumers = Consumers(single_active=False)
+    consumers.add(seat)
+    consumers.add(other)
+    member.outstanding = 1
+    assert tags(consumers.next_with_credit()) == ["other"]
+    member.outstanding = 0
+    assert tags(consumers.next_with_credit()) == ["seat", "other"]
+
+
+class Line:
+    """What `Consumers` promises, in the simplest words: one list, and everybody is asked every time."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Consumer] = []
+        self.aside: list[Consumer] = []
+
+    def place(self, one: Consumer) -> None:
+        self.waiting.insert(sum(each.priority >= one.priority for each in self.waiting), one)
+
+    def next_with_credit(self) -> list[tuple[Consumer, int]]:
+        able = [each for each in self.waiting if each.credit]
+        first = self.waiting.index(able[0]) if able else len(self.waiting)
+        for each in self.waiting[:first]:
+            if not each.room:
+                self.waiting.remove(each)
+                self.aside.append(each)
+        return [(each, each.credit) for each in able if each.priority == able[0].priority]
+
+    def unblock(self, channel: Any) -> None:
+        for each in [each for each in self.aside if each.channel is channel and each.room]:
+            self.aside.remove(each)
+            self.place(each)
+
+    def served(self, one: Consumer) -> None:
+        self.waiting.remove(one)
+        self.place(one)
+
+    def remove(self, one: Consumer) -> None:
+        (self.waiting if one in self.waiting else self.aside).remove(one)
+
+
+@given(st.data())
+def test_turns_are_those_of_one_line_in_which_everybody_is_asked(data: st.DataObject) -> None:
+    channels = [FakeChannel() for _ in range(3)]
+    consumers, line = Consumers(single_active=False), Line()
+    there: list[Consumer] = []
+    for number in range(data.draw(st.integers(1, 40))):
+        step = data.draw(st.sampled_from(["add", "remove", "serve", "serve", "serve", "settle", "channel"]))
+        if step == "add":
+            one = consumer(
+                str(number),
+                data.draw(st.sampled_from(channels)),
+                priority=data.draw(st.integers(0, 2)),
+                prefetch=data.draw(st.integers(0, 2)),
+            )
+            there.append(one)
+            consumers.add(one)
+            line.place(one)
+        elif step == "remove" and there:
+            one = there.pop(data.draw(st.integers(0, len(there) - 1)))
+            assert consumers.remove(one)
+            line.remove(one)
+        elif step == "serve":
+            wanted = data.draw(st.integers(1, 3))
+            chosen = consumers.next_with_credit(wanted)
+            assert chosen == line.next_with_credit()[:wanted]
+            for one, _ in chosen:
+                one.outstanding += 1
+                consumers.served(one)
+                line.served(one)
+        elif step == "settle" and there:
+            one = data.draw(st.sampled_from(there))
+            one.outstanding = max(0, one.outstanding - 1)
+            consumers.unblock(one.channel)
+            line.unblock(one.channel)
+        elif step == "channel":
+            channel = data.draw(st.sampled_from(channels))
+            channel.can_deliver = data.draw(st.booleans())
+        assert set(consumers) == set(there)
 
 
 # who may be there

@@ -61,6 +61,18 @@ class TestReading:
         found = [(each.offset, each.time_us, each.flags, len(each.body)) for each in mixed.read(ranges)]
         assert [tuple(brief) for brief in mixed.briefs(ranges)] == found
 
+    @pytest.mark.parametrize(
+        ("start", "max_bytes", "reach"),
+        [(0, 1, 10), (9, 1, 10), (10, 1, 13), (3, 1 << 20, 20), (12, 1, 13), (13, 1, 20), (10, 100, 20)],
+    )
+    def test_how_far_one_may_read_for_so_many_bytes(self, store, log, start, max_bytes, reach):
+        """0 to 9 are a block, 10 to 12 and 13 to 19 two batches."""
+        store.append(log, messages(10))
+        store.flush(log)
+        store.append(log, messages(3, first=10))
+        store.append(log, messages(7, first=13))
+        assert log.reach(start, max_bytes) == reach
+
     def test_flags_are_those_of_the_records(self, store, log):
         store.append(log, [message(b"", flags=flags) for flags in (1, 3, 1)])
         store.flush(log)

@@ -6,7 +6,7 @@ are handed out is the queue's business, how they become frames the channel's.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -31,7 +31,6 @@ class Consumer:
         "exclusive",
         "label",
         "no_ack",
-        "number",
         "outstanding",
         "prefetch",
         "priority",
@@ -72,10 +71,8 @@ class Consumer:
         """What was delivered when, oldest first: see `deadlines`."""
         self.waited_max = 0
         """So many of them, and those that are settled are thrown out."""
-        self.number = 0
-        """Of its queue's consumers it was the so-and-so-many-th."""
         self.blocked = False
-        """It was passed over for want of credit: when it has some again, it joins the end of the line."""
+        """It was passed over because it held all it may: with room again, it joins the end of the line."""
         self.outstanding = 0
         self.label = channel.label(tag)
         """For the journal: who took a message."""
@@ -87,87 +84,136 @@ class Consumer:
     @property
     def credit(self) -> int:
         """How many messages it may be sent now."""
-        channel, account = self.channel, self.account
-        if not channel.can_deliver or account in channel.unannounced:
-            return 0
+        channel = self.channel
+        return self.room if channel.can_deliver and self.account not in channel.unannounced else 0
+
+    @property
+    def room(self) -> int:
+        """How many more it may hold."""
         if self.no_ack:
             return UNLIMITED
-        credit = account.prefetch - account.outstanding if account.prefetch else UNLIMITED
-        return max(0, min(credit, channel.room))
+        account = self.account
+        room = account.prefetch - account.outstanding if account.prefetch else UNLIMITED
+        return max(0, min(room, self.channel.room))
 
 
 class Consumers:
-    """The consumers of a queue, in the order in which they are served."""
+    """The consumers of a queue, in the order in which they are served.
+
+    A thousand of them cost no more for each message than a few: those that hold all they may stand aside
+    until they have settled something, and of the others no more are asked than there are messages. Whoever
+    has its account elsewhere stays in line: what it settles there makes room here.
+    """
 
     def __init__(self, *, single_active: bool) -> None:
         self._single_active = single_active
-        self._waiting: list[Consumer] = []
-        """Highest priority first; within a priority, whoever was served last is last."""
-        self._added = 0
+        self._all: dict[Consumer, None] = {}
+        """In the order in which they came."""
+        self._lines: dict[int, OrderedDict[Consumer, None]] = {}
+        """By priority, the highest first: whoever was served last is last."""
+        self._aside: dict[Channel, dict[Consumer, None]] = {}
+        """Those that are blocked."""
         self.active: Consumer | None = None
         """With a single active consumer: the one."""
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._all)
 
     def __iter__(self) -> Iterator[Consumer]:
-        return iter(self._waiting)
+        return iter(self._all)
 
     @property
     def exclusive(self) -> Consumer | None:
-        return next((each for each in self._waiting if each.exclusive), None)
+        first = next(iter(self._all), None)  # which is alone, if it is one
+        return first if first is not None and first.exclusive else None
 
     def add(self, consumer: Consumer) -> None:
         """Raises when there is an exclusive one, or the new one wants to be that and is not alone."""
-        if (consumer.exclusive and (self._waiting or self._single_active)) or self.exclusive:
+        if (consumer.exclusive and (self._all or self._single_active)) or self.exclusive:
             raise AccessRefused(f"{consumer.source} in exclusive use")
-        position = sum(each.priority >= consumer.priority for each in self._waiting)
-        self._waiting.insert(position, consumer)
-        self._added += 1
-        consumer.number = self._added
+        self._all[consumer] = None
+        self._line_up(consumer)
         if self._single_active and self.active is None:
             self.active = consumer
 
     def remove(self, consumer: Consumer) -> bool:
         """False when it was not there. The next in line becomes the active one."""
-        if consumer not in self._waiting:
+        if consumer not in self._all:
             return False
-        self._waiting.remove(consumer)
+        del self._all[consumer]
+        if consumer.blocked:
+            self._step_back(consumer)
+        else:
+            self._leave_line(consumer)
         if consumer is self.active:
-            self.active = self._waiting[0] if self._waiting else None
+            self.active = next((each for line in self._lines.values() for each in line), None)
         return True
 
     def clear(self) -> list[Consumer]:
         """All of them, in the order in which they came."""
-        gone, self._waiting, self.active = self._waiting, [], None
-        return sorted(gone, key=lambda consumer: consumer.number)
+        gone = list(self._all)
+        for consumer in gone:
+            self.remove(consumer)
+        return gone
 
-    def next_with_credit(self) -> list[tuple[Consumer, int]]:
-        """Consumers of the highest priority that has credit, with how much, in the order of their turn."""
+    def next_with_credit(self, wanted: int = UNLIMITED) -> list[tuple[Consumer, int]]:
+        """Consumers of the highest priority that has credit, with how much, in the order of their turn.
+
+        For so many messages no more of them are wanted.
+        """
         if self._single_active:
             credit = self.active.credit if self.active else 0
             return [(self.active, credit)] if self.active and credit else []
         found: list[tuple[Consumer, int]] = []
-        for consumer in self._waiting:
-            if found and consumer.priority != found[0][0].priority:
+        passed_over: list[Consumer] = []
+        for line in self._lines.values():
+            for consumer in line:
+                credit = consumer.credit
+                if credit:
+                    found.append((consumer, credit))
+                    if len(found) >= wanted:
+                        break
+                elif not found and not consumer.room and consumer.account is consumer:
+                    passed_over.append(consumer)
+            if found:
                 break
-            credit = consumer.credit
-            if credit:
-                found.append((consumer, credit))
-            elif not found:
-                consumer.blocked = True
+        for consumer in passed_over:
+            self._step_aside(consumer)
         return found
 
     def unblock(self, channel: Channel) -> None:
-        """Consumers of this channel may have credit again: they join the end of the line, in their order."""
-        for consumer in [each for each in self._waiting if each.blocked and each.channel is channel]:
-            if consumer.credit:
-                consumer.blocked = False
-                self.served(consumer)
+        """Consumers of this channel may have room again: they join the end of the line, in their order."""
+        for consumer in list(self._aside.get(channel, ())):
+            if consumer.room:
+                self._step_back(consumer)
+                self._line_up(consumer)
 
     def served(self, consumer: Consumer) -> None:
         """It has had its turn: it goes behind the others of its priority."""
-        if len(self._waiting) > 1:
-            self._waiting.remove(consumer)
-            position = sum(each.priority >= consumer.priority for each in self._waiting)
-            self._waiting.insert(position, consumer)
+        self._lines[consumer.priority].move_to_end(consumer)
+
+    def _line_up(self, consumer: Consumer) -> None:
+        line = self._lines.get(consumer.priority)
+        if line is None:
+            line = self._lines[consumer.priority] = OrderedDict()
+            self._lines = dict(sorted(self._lines.items(), reverse=True))
+        line[consumer] = None
+
+    def _leave_line(self, consumer: Consumer) -> None:
+        line = self._lines[consumer.priority]
+        del line[consumer]
+        if not line:
+            del self._lines[consumer.priority]
+
+    def _step_aside(self, consumer: Consumer) -> None:
+        self._leave_line(consumer)
+        self._aside.setdefault(consumer.channel, {})[consumer] = None
+        consumer.blocked = True
+
+    def _step_back(self, consumer: Consumer) -> None:
+        """It is aside no more."""
+        aside = self._aside[consumer.channel]
+        del aside[consumer]
+        if not aside:
+            del self._aside[consumer.channel]
+        consumer.blocked = False

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 TURN_BYTES = 1 << 20
 """What one turn of a feed may hand to its consumers: more waits until this is written."""
 TURN_MESSAGES_MAX = 4096
+PRIORITISED_MESSAGES_MAX = 256
+"""Those are all over the log: nobody knows how large they are before they are read."""
 
 
 class Wish(NamedTuple):
@@ -205,7 +207,7 @@ class Feed(Source):
     def _dispatch(self) -> None:
         handed_bytes = 0
         while self.progress.ready:
-            chosen = self.consumers.next_with_credit()
+            chosen = self.consumers.next_with_credit(min(self.progress.ready, self._batch))
             if not chosen:
                 return
             if handed_bytes >= TURN_BYTES:
@@ -223,9 +225,12 @@ class Feed(Source):
 
     def take(self, count: int, *, who: bytes, before: int | None = None) -> tuple[int, list[Record]]:
         """The next messages that are ready go into flight: how many, and those of them that are alive."""
+        first = self.progress.next_ready()
+        if first is not None and count > 1 and not self.prioritised:
+            reach = self.log.reach(first, TURN_BYTES)
+            before = reach if before is None else min(before, reach)
         ranges = self.cursor.take(count, who=who, before=before)
         if not ranges:
-            first = self.progress.next_ready()
             if first is not None and (before is None or first < before):
                 self.broker.stall(self)
             return 0, []
@@ -263,7 +268,8 @@ class Feed(Source):
         """Shares the records out in turns; returns how many bytes they have."""
         size = sum(len(record.body) + len(record.header) for record in records)
         fitting = TURN_BYTES * len(records) // (size + 1)
-        self._batch = max(1, min(TURN_MESSAGES_MAX, fitting, 2 * self._batch))
+        most = PRIORITISED_MESSAGES_MAX if self.prioritised else TURN_MESSAGES_MAX
+        self._batch = max(1, min(most, fitting, 2 * self._batch))
         if len(chosen) == 1:
             consumer = chosen[0][0]
             consumer.channel.deliver(consumer, records)

@@ -226,6 +226,22 @@ class Log:
                 found.append(bytes(each.flags for each in _from_batches(batches, start, stop)))
         return b"".join(found)
 
+    def reach(self, start: int, max_bytes: int) -> int:
+        """How far from here one may read for so many bytes; blocks and batches are read, and count, whole."""
+        end, held = self.next, self._held
+        blocks = ((block.last + 1, block.length) for _, block in _blocks(held.segments, start, end))
+        batches = (
+            (batch.stop, batch.size)
+            for some in (held.frozen, held.pending)
+            for batch in _batches(some, start, end)
+        )
+        size = 0
+        for stop, size_bytes in chain(blocks, batches):
+            size += size_bytes
+            if size >= max_bytes:
+                return stop
+        return end
+
     def first_at(self, time_us: int) -> int:
         """The lowest offset that came in at this time or later; `next` when there is none yet."""
         end, held = self.next, self._held
@@ -251,18 +267,10 @@ class Log:
             raise OffsetOutOfRange(f"offsets {start} to {stop} of a log that ends at {self.next}")
 
     def _from_segments(self, segments: tuple[Segment, ...], start: int, stop: int) -> Iterator[Record]:
-        at = max(0, bisect_right(segments, start, key=_first_of_segment) - 1)
-        for segment in segments[at:]:
-            if segment.info.first >= stop:
-                return
-            blocks = segment.blocks()
-            for block in blocks[max(0, bisect_right(blocks, start, key=_first_of_batch) - 1) :]:
-                if block.first >= stop:
-                    return
-                if block.last >= start:
-                    loaded = self._cache.load(segment, block)
-                    low = bisect_left(loaded, start, key=_offset_of)
-                    yield from loaded[low : bisect_left(loaded, stop, key=_offset_of)]
+        for segment, block in _blocks(segments, start, stop):
+            loaded = self._cache.load(segment, block)
+            low = bisect_left(loaded, start, key=_offset_of)
+            yield from loaded[low : bisect_left(loaded, stop, key=_offset_of)]
 
     def present(self) -> Iterator[Range]:
         """The offsets that are there, as runs that ascend."""
@@ -436,10 +444,29 @@ def _are_near(ranges: Sequence[Range]) -> bool:
     return all(start < stop <= after for (start, stop), (after, _) in pairwise(ranges))
 
 
-def _from_batches(batches: Sequence[Batch], start: int, stop: int) -> Iterator[Record]:
+def _blocks(segments: Sequence[Segment], start: int, stop: int) -> Iterator[tuple[Segment, Block]]:
+    """The blocks that have something of [start, stop)."""
+    at = max(0, bisect_right(segments, start, key=_first_of_segment) - 1)
+    for segment in segments[at:]:
+        if segment.info.first >= stop:
+            return
+        blocks = segment.blocks()
+        for block in blocks[max(0, bisect_right(blocks, start, key=_first_of_batch) - 1) :]:
+            if block.first >= stop:
+                return
+            if block.last >= start:
+                yield segment, block
+
+
+def _batches(batches: Sequence[Batch], start: int, stop: int) -> Iterator[Batch]:
+    """The same in memory."""
     at = max(0, bisect_right(batches, start, key=_first_of_batch) - 1)
     while at < len(batches) and batches[at].first < stop:
-        batch = batches[at]
-        if batch.stop > start:
-            yield from batch.records(start, stop)
+        if batches[at].stop > start:
+            yield batches[at]
         at += 1
+
+
+def _from_batches(batches: Sequence[Batch], start: int, stop: int) -> Iterator[Record]:
+    for batch in _batches(batches, start, stop):
+        yield from batch.records(start, stop)

@@ -21,7 +21,6 @@ from leveret.broker.groups.partition import Partition
 from leveret.broker.groups.settings import ORDERLY, QUERY, Settings
 
 if TYPE_CHECKING:
-    from leveret.broker.channel import Channel
     from leveret.broker.consumer import Consumer
     from leveret.broker.queue import Queue
     from leveret.broker.streams.stream import Stream
@@ -172,10 +171,6 @@ class Group(Source):
 
     def room_again(self, consumer: Consumer) -> None:
         self.wake_hungry()
-
-    def unblock(self, channel: Channel) -> None:
-        for partition in self.partitions.values():
-            partition.unblock(channel)
 
     # changes
 

@@ -170,8 +170,6 @@ class Partition(Feed):
             start += count
 
     def room_again(self, consumer: Consumer) -> None:
-        if consumer.blocked:
-            self.unblock(consumer.channel)
         if self.is_orderly and self.progress.ready:
             self.wake()
         self.group.wake_hungry()

@@ -64,6 +64,7 @@ def _change_running(channel: Channel, prefetch: int) -> None:
         if consumer is not channel.reply_consumer:
             consumer.prefetch = prefetch
             source = consumer.source
+            source.unblock(channel)
             broker.timers.set((source, "prefetch"), broker.turn_us + _MOMENT_US, source.wake)
 
 

@@ -91,7 +91,7 @@ class Reader(Source):
     def _next(self, count: int) -> list[Record]:
         limit = self.stream.readable()
         while (first := self.stream.progress.ready_from(self.position)) is not None and first < limit:
-            stop = min(limit, first + count)
+            stop = min(limit, first + count, self.stream.log.reach(first, TURN_BYTES))
             self.position = stop
             records = self.stream.log.read(self.stream.visible(first, stop))
             if records:
