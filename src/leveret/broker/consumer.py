@@ -122,6 +122,9 @@ class Consumers:
     def __iter__(self) -> Iterator[Consumer]:
         return iter(self._all)
 
+    def __contains__(self, consumer: object) -> bool:
+        return consumer in self._all
+
     @property
     def exclusive(self) -> Consumer | None:
         first = next(iter(self._all), None)  # which is alone, if it is one

@@ -141,11 +141,11 @@ class VirtualHost:
             source = waiting.pop()
             if source.router.needs_properties:
                 return True
-            onward = {binding.destination for binding in source.router.bindings}
+            onward = [each for each in self.exchanges.values() if source in self._bound_to.get(each, ())]
             if source.alternate is not None and source.alternate in self.exchanges:
-                onward.add(self.exchanges[source.alternate])
+                onward.append(self.exchanges[source.alternate])
             for each in onward:
-                if isinstance(each, Exchange) and each not in seen:
+                if each not in seen:
                     seen.add(each)
                     waiting.append(each)
         return False

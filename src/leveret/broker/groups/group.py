@@ -119,7 +119,7 @@ class Group(Source):
         for partition in partitions:
             for member in self.members:
                 seat = partition.seat(member)
-                if seat not in list(partition.consumers):
+                if seat not in partition.consumers:
                     partition.admit(member)
 
     def _assign(self) -> None:
