@@ -7,8 +7,11 @@ import threading
 from collections import Counter
 from typing import Any
 
-from leveret.client import Delivery, Reject, RetryLater
+import pytest
+
+from leveret.client import Batch, Delivery, Reject, RetryLater
 from leveret.client.lanes import Lanes
+from leveret.client.membership import Mode
 from leveret.testing.broker import Broker
 from leveret.testing.clock import VirtualClock
 from tests.client.grouping import Watched, application, pass_time, put
@@ -98,15 +101,32 @@ async def test_one_that_is_rejected_or_put_off_by_its_handler_keeps_the_order(
     assert calls == [(0, 1), (1, 1), (1, 2), (2, 1)]
 
 
+async def has_been_orderly(broker: Broker, *, partitions: int = 1) -> None:
+    """A member has made the group what it is, and has left."""
+    app = application(broker.url, partitions=partitions)
+
+    @app.group_listener("orders", group="billing", mode="orderly")
+    async def take(delivery: Delivery) -> None:
+        """Nothing has been published."""
+
+    async with app:
+        await Watched(broker).until(lambda found: bool(found.members), "it has joined")
+
+
+by_member_or_group = pytest.mark.parametrize("mode", ["orderly", None], ids=["member says", "group says"])
+
+
+@by_member_or_group
 @on_a_loop
 async def test_after_a_lost_connection_a_partition_waits_for_the_handler_that_still_runs(
-    leveret_broker: Broker,
+    leveret_broker: Broker, mode: Mode | None
 ) -> None:
+    await has_been_orderly(leveret_broker, partitions=2)
     watch, group, go = Watch(), Watched(leveret_broker), asyncio.Event()
     app = application(leveret_broker.url, partitions=2, hooks=watch)
     calls = Notes()
 
-    @app.group_listener("orders", group="billing", mode="orderly", concurrency=4)
+    @app.group_listener("orders", group="billing", mode=mode, concurrency=4)
     async def take(delivery: Delivery) -> None:
         name = (delivery.partition, delivery.offset, delivery.attempt)
         calls.append(("begins", *name))
@@ -163,12 +183,16 @@ async def test_what_waited_for_a_worker_when_the_connection_was_lost_does_not_ho
     assert sorted(calls) == [("orders-0", 1), ("orders-0", 2), ("orders-1", 2)]
 
 
+@by_member_or_group
 @on_a_loop
-async def test_after_a_seek_a_partition_waits_for_the_handler_that_still_runs(leveret_broker: Broker) -> None:
+async def test_after_a_seek_a_partition_waits_for_the_handler_that_still_runs(
+    leveret_broker: Broker, mode: Mode | None
+) -> None:
+    await has_been_orderly(leveret_broker)
     app, group, go = application(leveret_broker.url), Watched(leveret_broker), asyncio.Event()
     calls = Notes()
 
-    @app.group_listener("orders", group="billing", mode="orderly", concurrency=4)
+    @app.group_listener("orders", group="billing", mode=mode, concurrency=4)
     async def take(delivery: Delivery) -> None:
         calls.append(("begins", delivery.offset))
         if delivery.offset == 0:
@@ -189,6 +213,40 @@ async def test_after_a_seek_a_partition_waits_for_the_handler_that_still_runs(le
         await group.until_done()
         assert group.see(lambda found: found.stale_acks) == 1
     assert calls[1:4] == [("ends", 0), ("begins", 2), ("ends", 2)]
+
+
+@on_a_loop
+async def test_batches_of_an_orderly_group_wait_for_the_batch_that_still_runs(leveret_broker: Broker) -> None:
+    await has_been_orderly(leveret_broker)
+    app, group, go = application(leveret_broker.url), Watched(leveret_broker), asyncio.Event()
+    calls = Notes()
+
+    @app.group_listener("orders", group="billing", concurrency=4, batch=Batch(2, 0))
+    async def take(deliveries: list[Delivery]) -> None:
+        offsets = [(each.offset, each.attempt) for each in deliveries]
+        calls.append(("begins", *offsets))
+        if offsets == [(0, 1)]:
+            await go.wait()
+        calls.append(("ends", *offsets))
+
+    async with app:
+        await put(app.publisher, TWENTY[:1])
+        await calls.reach(1)
+        cut(app)
+        await group.until(lambda found: found.in_flight == 1 and bool(found.members), "it is delivered again")
+        await until_true(lambda: app.health().listeners[0].waiting == 1, "and waits")
+        await put(app.publisher, TWENTY[:1])  # as long as a batch would have taken to begin, and longer
+        assert calls == [("begins", (0, 1))]
+        go.set()
+        await calls.reach(6)
+        await group.until_done()
+    assert calls[1:] == [
+        ("ends", (0, 1)),
+        ("begins", (0, 2)),
+        ("ends", (0, 2)),
+        ("begins", (1, 1)),
+        ("ends", (1, 1)),
+    ]
 
 
 @on_a_loop
@@ -281,6 +339,7 @@ class Fake:
     def __init__(self, partition: str | None, number: int) -> None:
         self.partition = partition
         self.number = number
+        self.is_in_order = partition is not None
 
 
 def test_of_each_partition_one_may_begin_and_the_next_when_it_is_done() -> None:

@@ -140,6 +140,12 @@ HEADERS = (
         words="deliveries_tell_where messages_reach_a_group",
     ),
     claim(
+        "x-group-mode",
+        SUPPORTED,
+        "`orderly`, on every delivery to a member of an orderly group.",
+        words="deliveries_of_an_orderly_group_say",
+    ),
+    claim(
         "x-producer",
         SUPPORTED,
         "On queues with `x-dedup`: who counts.",

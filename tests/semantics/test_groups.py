@@ -233,6 +233,21 @@ def test_deliveries_tell_where_they_come_from(channel: Channel, open_channel: OP
     assert (got.method.exchange, got.method.routing_key, got.redelivered) == ("", "s", False)
 
 
+def test_deliveries_of_an_orderly_group_say_that_they_are(
+    channel: Channel, open_channel: OPEN, clock: VirtualClock
+) -> None:
+    stream(channel)
+    publish(channel, "a", "b")
+    member = join(open_channel(), mode="orderly")
+    got = member.delivery()
+    assert got.headers == {"x-stream": "s", "x-group-mode": "orderly", "x-stream-offset": 0}
+    member.nack(got.tag)
+    member.quiet()
+    clock.advance(3600)
+    again = member.delivery().headers
+    assert (again["x-group-mode"], again["x-delivery-count"]) == ("orderly", 1)
+
+
 def test_headers_of_the_same_name_are_the_brokers(channel: Channel, open_channel: OPEN) -> None:
     stream(channel)
     other = channel.client.channel().confirm_select()

@@ -33,6 +33,8 @@ DELIVERY_COUNT: Final = "x-delivery-count"
 STREAM: Final = "x-stream"
 """The partition that a group's delivery comes from; a dead letter of a group still says so."""
 OFFSET: Final = "x-stream-offset"
+MODE: Final = "x-group-mode"
+"""Of a delivery of an orderly group: that it is one."""
 GROUP: Final = "x-group"
 """Of a dead letter: the group in which it failed."""
 
@@ -120,6 +122,11 @@ class Delivery:
     def partition(self) -> str | None:
         """Of a group's delivery: the stream in which it is, a partition of the topic."""
         return cast("str | None", self.headers.get(STREAM))
+
+    @property
+    def is_in_order(self) -> bool:
+        """Of a group's delivery: whether the next of its partition comes only when this one is settled."""
+        return self.headers.get(MODE) == "orderly"
 
     @property
     def offset(self) -> int | None:

@@ -1,9 +1,9 @@
-"""One message of a partition at a time, in their order: for listeners in orderly mode.
+"""One message of a partition at a time, in their order: for listeners of groups that are in orderly mode.
 
 The broker has one message of a partition in flight. Still, two can be here: the handler of one that was lost
 with its connection, or was voided by a seek, goes on while the partition's next delivery comes. That one
-waits in its lane until the handler before it is done. Which partitions are this member's is the broker's
-affair.
+waits in its lane until the handler before it is done. Which partitions are this member's, and whether its
+group is orderly, is the broker's affair: deliveries say it.
 """
 
 from __future__ import annotations
@@ -30,16 +30,19 @@ class Lanes:
         free = []
         for delivery in deliveries:
             partition = _partition(delivery)
-            lane = self._behind.get(partition)
-            if lane is None:
+            if partition is None:
+                free.append(delivery)
+            elif partition in self._behind:
+                self._behind[partition].append(delivery)
+            else:
                 self._behind[partition] = deque()
                 free.append(delivery)
-            else:
-                lane.append(delivery)
         return free
 
     def leave(self, delivery: Delivery) -> Sequence[Delivery]:
         partition = _partition(delivery)
+        if partition is None:
+            return ()
         if lane := self._behind.get(partition):
             return (lane.popleft(),)
         self._behind.pop(partition, None)
@@ -52,8 +55,9 @@ class Lanes:
         return waiting
 
 
-def _partition(delivery: Delivery) -> str:
+def _partition(delivery: Delivery) -> str | None:
+    """In whose lane it is, if it is in one."""
     try:
-        return delivery.partition or ""
-    except ConversionError:  # its handler will not be called; it keeps its place all the same
-        return ""
+        return delivery.partition if delivery.is_in_order else None
+    except ConversionError:  # its handler will not be called
+        return None

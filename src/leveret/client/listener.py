@@ -117,7 +117,7 @@ class Listener:
             handler, terms, self._failures, hooks=self._hooks, counters=self.counters, queue=self.queue
         )
         self._buffer: deque[Delivery] = deque()
-        self._lanes = Lanes() if terms.is_orderly else None
+        self._lanes = None if terms.member is None else Lanes()
         self._waiting: dict[Delivery, asyncio.TimerHandle] = {}
         self._in_hand: set[Delivery] = set()
         self._workers: set[asyncio.Task[None]] = set()
@@ -244,12 +244,14 @@ class Listener:
     async def _work_batch(self, deliveries: list[Delivery]) -> None:
         self._hold_back_or_not()
         alive = [each for each in deliveries if self.terms.ack == "none" or each.ledger.alive]
-        if alive:
-            self._in_hand.update(alive)
-            try:
+        try:
+            if alive:
+                self._in_hand.update(alive)
                 await self._processing.many(alive)
-            finally:
-                self._in_hand.difference_update(alive)
+        finally:
+            self._in_hand.difference_update(alive)
+            for each in deliveries:
+                self._go_on_behind(each)
 
     def _start_worker(self, work: Any) -> None:
         task = self._loop.create_task(work)

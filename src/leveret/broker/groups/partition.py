@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 STREAM = "x-stream"
 GROUP = "x-group"
 SUBJECT = "x-group-subject"
+MODE = "x-group-mode"
+"""So that a member knows that its group is orderly, also where it has left the mode to the group."""
 ATTEMPTS = "x-attempts"
 ERROR = "x-error"
 
@@ -56,6 +58,7 @@ class Partition(Feed):
         self.owner: Member | None = None
         """In orderly mode."""
         self._stamps = Stamps(encode_table({STREAM: stream.name})[4:])
+        self._stamps_in_order = Stamps(encode_table({STREAM: stream.name, MODE: ORDERLY})[4:])
         stream.partitions.append(self)
 
     def __str__(self) -> str:
@@ -178,9 +181,10 @@ class Partition(Feed):
         raise AssertionError("a member leaves its group, not a partition")
 
     def headers(self, records: Sequence[Record], plain: tuple[bytes, ...]) -> Sequence[bytes]:
+        stamps = self._stamps_in_order if self.is_orderly else self._stamps
         counts = self.returns(records)
         if not counts:
-            return self._stamps.put(records, plain)
+            return stamps.put(records, plain)
         made: dict[tuple[bytes, int], bytes] = {}
         counted = []
         for record in records:
@@ -189,7 +193,7 @@ class Partition(Feed):
             if header is None:
                 header = made[key] = with_headers(key[0], {DELIVERY_COUNT: key[1]}) if key[1] else key[0]
             counted.append(header)
-        return self._stamps.put(records, counted)
+        return stamps.put(records, counted)
 
     # what comes back
 
