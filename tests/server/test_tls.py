@@ -1,7 +1,9 @@
-"""AMQP over TLS: a real `leveret serve` with a certificate, and clients that trust it."""
+"""AMQP and HTTP over TLS: a real `leveret serve` with a certificate, and clients that trust it."""
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import shutil
 import socket
@@ -10,6 +12,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.error import URLError
+from urllib.request import Request, urlopen
 
 import pika
 import pytest
@@ -49,11 +53,20 @@ def serving(certificate: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
         assert "Traceback" not in server.errors
 
 
+def port_of(scheme: str, line: str) -> int:
+    found = re.search(rf"\b{scheme}://127\.0\.0\.1:(\d+)", line)
+    assert found is not None, line
+    return int(found.group(1))
+
+
 @pytest.fixture
 def port(serving: Serving) -> int:
-    found = re.search(r"amqps://127\.0\.0\.1:(\d+)", serving.line)
-    assert found is not None, serving.line
-    return int(found.group(1))
+    return port_of("amqps", serving.line)
+
+
+@pytest.fixture
+def https(serving: Serving) -> str:
+    return f"127.0.0.1:{port_of('https', serving.line)}"
 
 
 @pytest.fixture
@@ -120,7 +133,49 @@ def test_spark_learns_over_tls_where_flight_speaks_tls(port, certificate, servin
     assert found.location.split("://")[1] in serving.line
 
 
+def test_http_is_spoken_over_tls_too(https, trusting):
+    request = Request(f"https://{https}/api/whoami", headers={"Authorization": "Basic Z3Vlc3Q6Z3Vlc3Q="})
+    with urlopen(request, context=trusting, timeout=20) as answer:
+        assert json.load(answer) == {"name": "guest", "tags": ["administrator"]}
+    with pytest.raises(URLError, match="CERTIFICATE_VERIFY_FAILED"):
+        urlopen(request, timeout=20)
+
+
+def test_the_command_line_trusts_what_it_is_told_to(https, certificate):
+    command = [sys.executable, "-m", "leveret", "users", "list", "--json", "--http", f"https://{https}"]
+
+    def ran(**more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, **more})
+
+    assert json.loads(ran(SSL_CERT_FILE=str(certificate)).stdout)[0]["name"] == "guest"
+    refused = ran()
+    assert refused.returncode == 1
+    assert "CERTIFICATE_VERIFY_FAILED" in refused.stderr
+
+
+def test_who_speaks_no_tls_is_not_answered_over_https(https, serving):
+    with socket.create_connection(("127.0.0.1", int(https.rsplit(":")[1])), timeout=20) as client:
+        client.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        client.shutdown(socket.SHUT_WR)
+        assert b"200" not in client.recv(4096)
+    assert serving.process.poll() is None
+
+
+def test_nothing_listens_in_the_clear_where_nothing_is_to(tmp_path, certificate, trusting):
+    given = ("--tls-cert", str(certificate), "--tls-key", str(certificate.with_name("key.pem")))
+    free = ("--tls-port", "0", "--https-port", "0", "--http-port", "-1")
+    with Serving(tmp_path / "data", *given, *free, port=-1) as server:
+        assert re.findall(r"\b\w+(?=://)", server.line) == ["amqps", "https"]
+        place = pika.ConnectionParameters(
+            "127.0.0.1", port_of("amqps", server.line), ssl_options=pika.SSLOptions(trusting, "localhost")
+        )
+        with pika.BlockingConnection(place) as connection:
+            connection.channel().queue_declare("q", durable=True)
+        assert server.terminate() == 0
+
+
 WRONG = {
+    "nobody could connect": (("--port", "-1"), 2, "nobody could connect: give --tls-cert"),
     "no key": (("--tls-cert", "{cert}"), 2, "a certificate needs its key"),
     "no certificate": (("--tls-key", "{key}"), 2, "a certificate needs its key"),
     "a file that is missing": (("--tls-cert", "{cert}", "--tls-key", "/nowhere"), 1, "can't be used"),

@@ -14,18 +14,23 @@ from typing import Annotated, TypeAlias
 import typer
 
 from leveret.cli.scheduling import go_first, keep_to, parse_cpus
-from leveret.server.tls import TlsSettings
+from leveret.server.tls import OFF, TlsSettings
 from leveret.storage.errors import StorageError
 
 _HTTP_PORT = 15672
 _FLIGHT_PORT = 8815
 _TLS_PORT = 5671
-_OFF = -1
+_HTTPS_PORT = 15671
 
 
+Port: TypeAlias = Annotated[
+    int, typer.Option(help="Port for AMQP; 0 picks a free one, -1 is off: over TLS only.")
+]
 HttpPort: TypeAlias = Annotated[
     int | None,
-    typer.Option(help="Port for HTTP; 0 picks a free one. 15672 unless --port is 0.", show_default=False),
+    typer.Option(
+        help="Port for HTTP; 0 picks a free one, -1 is off. 15672 unless --port is 0.", show_default=False
+    ),
 ]
 FlightPort: TypeAlias = Annotated[
     int | None,
@@ -42,10 +47,18 @@ TlsPort: TypeAlias = Annotated[
         show_default=False,
     ),
 ]
+HttpsPort: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        help="Port for HTTPS, with --tls-cert; 0 picks a free one, -1 is off. 15671 unless --port is 0.",
+        show_default=False,
+    ),
+]
 TlsCert: TypeAlias = Annotated[
     Path | None,
     typer.Option(
-        help="Certificate chain (PEM): AMQP over TLS on --tls-port, and Flight speaks TLS only.",
+        help="Certificate chain (PEM): AMQP over TLS on --tls-port, HTTPS on --https-port, and Flight "
+        "speaks TLS only.",
         show_default=False,
     ),
 ]
@@ -74,12 +87,13 @@ DataDir: TypeAlias = Annotated[Path, typer.Option(help="Where messages and defin
 
 def serve(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port for AMQP; 0 picks a free one.")] = 5672,
+    port: Port = 5672,
     http_port: HttpPort = None,
     flight_port: FlightPort = None,
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
     tls_port: TlsPort = None,
+    https_port: HttpsPort = None,
     cpus: Cpus = None,
     nice: Nice = None,
     data_dir: DataDir = Path("leveret-data"),
@@ -89,11 +103,15 @@ def serve(
     from leveret.server.flight.endpoint import FlightSettings
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
-    if http_port is None:
-        http_port = _HTTP_PORT if port else 0
-    if flight_port is None:
-        flight_port = _FLIGHT_PORT if port else 0
-    tls = _tls(tls_cert, tls_key, tls_port if tls_port is not None or not port else _TLS_PORT)
+
+    def or_usual(chosen: int | None, usual: int) -> int:
+        """With a free port for AMQP the others are free ones too."""
+        return chosen if chosen is not None else usual if port else 0
+
+    flight_port = or_usual(flight_port, _FLIGHT_PORT)
+    tls = _tls(tls_cert, tls_key, or_usual(tls_port, _TLS_PORT), or_usual(https_port, _HTTPS_PORT))
+    if port == OFF and tls is None:
+        raise typer.BadParameter("nobody could connect: give --tls-cert, for TLS", param_hint="--port")
     others = keep_to(parse_cpus(cpus)) if cpus is not None else frozenset()
     go_first(nice)
     flight = FlightSettings(
@@ -107,7 +125,12 @@ def serve(
     try:
         failed = asyncio.run(
             serving.serve(
-                host, port, http_port, data_dir, flight=None if flight_port == _OFF else flight, tls=tls
+                host,
+                port,
+                or_usual(http_port, _HTTP_PORT),
+                data_dir,
+                flight=None if flight_port == OFF else flight,
+                tls=tls,
             )
         )
     except (StorageError, OSError) as error:
@@ -117,11 +140,11 @@ def serve(
         raise typer.Exit(1)
 
 
-def _tls(certificate: Path | None, key: Path | None, port: int | None) -> TlsSettings | None:
+def _tls(certificate: Path | None, key: Path | None, port: int, http_port: int) -> TlsSettings | None:
     if certificate is None and key is None:
         return None
     if certificate is None or key is None:
         raise typer.BadParameter(
             "a certificate needs its key, and the other way round", param_hint="--tls-key"
         )
-    return TlsSettings(port or 0, str(certificate), str(key))
+    return TlsSettings(port, http_port, str(certificate), str(key))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 
 from leveret import __version__
@@ -19,7 +20,7 @@ from leveret.server.flight.endpoint import FlightSettings
 from leveret.server.http import HttpListener
 from leveret.server.memory import allow_many_files, collect_rarely, keep_memory
 from leveret.server.server import Server
-from leveret.server.tls import TlsSettings
+from leveret.server.tls import OFF, TlsSettings
 from leveret.storage.files import OsFiles
 
 
@@ -47,25 +48,34 @@ async def serve(
     )
     told = _listen_for_signals()
     await server.start()
-    http = HttpListener(create_app(server.broker, changed=server.turns.begin), host, http_port)
+    app = create_app(server.broker, changed=server.turns.begin)
+    http = [] if http_port == OFF else [HttpListener(app, host, http_port)]
+    if tls is not None and tls.http_port != OFF:
+        http.append(HttpListener(app, host, tls.http_port, tls=tls.context()))
     try:
-        await http.start()
+        for listener in http:
+            await listener.start()
         collect_rarely()
-        where = [f"amqp://{host}:{server.port}", f"http://{host}:{http.port}"]
+        where = [] if server.port == OFF else [f"amqp://{host}:{server.port}"]
         if server.tls_port is not None:
-            where.insert(1, f"amqps://{host}:{server.tls_port}")
+            where.append(f"amqps://{host}:{server.tls_port}")
+        where += [listener.url for listener in http]
         if server.endpoint is not None:
             where.append(server.endpoint.url)
         print(
-            f"leveret: ready on {', '.join(where[:-1])} and {where[-1]} "
-            f"(version {__version__}, data in {data_dir})",
+            f"leveret: ready on {_listed(where)} (version {__version__}, data in {data_dir})",
             flush=True,
         )
         await _until_told(told, server)
-        await http.stop()
     finally:
+        for listener in http:
+            await listener.stop()
         await server.stop()
     return server.failure is not None
+
+
+def _listed(places: Sequence[str]) -> str:
+    return " and ".join([", ".join(places[:-1]), places[-1]] if len(places) > 1 else places)
 
 
 def _listen_for_signals() -> asyncio.Event:

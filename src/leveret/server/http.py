@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -29,10 +30,11 @@ _KEEP_ALIVE_S = 60
 class HttpListener:
     """`HttpListener(app, host, port)`; port 0 picks a free one."""
 
-    def __init__(self, app: Any, host: str, port: int) -> None:
-        """`app` is any ASGI 3 application without a lifespan."""
+    def __init__(self, app: Any, host: str, port: int, *, tls: ssl.SSLContext | None = None) -> None:
+        """`app` is any ASGI 3 application without a lifespan; with `tls` it is HTTPS."""
         self._host = host
         self._port = port
+        self._scheme = "http" if tls is None else "https"
         self._server = _Server(
             uvicorn.Config(
                 app,
@@ -47,6 +49,7 @@ class HttpListener:
                 server_header=False,
                 timeout_keep_alive=_KEEP_ALIVE_S,
                 timeout_graceful_shutdown=_GOODBYE_S,
+                ssl_context_factory=None if tls is None else lambda config, default: tls,
             )
         )
         self._sockets: list[socket.socket] = []
@@ -76,7 +79,7 @@ class HttpListener:
     @property
     def url(self) -> str:
         host = f"[{self._host}]" if ":" in self._host else self._host
-        return f"http://{host}:{self._port}"
+        return f"{self._scheme}://{host}:{self._port}"
 
 
 class _Server(uvicorn.Server):

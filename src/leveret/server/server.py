@@ -27,7 +27,7 @@ from leveret.broker.handshake import State
 from leveret.server.alarms import Alarms, Shortage
 from leveret.server.flight.endpoint import FlightEndpoint, FlightSettings
 from leveret.server.socket import HANDSHAKE_S, AmqpSocket
-from leveret.server.tls import TlsSettings
+from leveret.server.tls import OFF, TlsSettings
 from leveret.server.turns import Turns
 from leveret.storage.errors import StorageError
 from leveret.storage.files import Files
@@ -75,7 +75,8 @@ class Server:
         tls: TlsSettings | None = None,
     ) -> None:
         """`measure` says what the broker is short of; `goodbye_s`: how long clients may take to leave;
-        `flight`: where bulk readers and writers are served, `tls`: clients over TLS, if they are."""
+        `flight`: where bulk readers and writers are served, `tls`: clients over TLS, if they are; with it
+        the other port may be `OFF`."""
         self._files = files
         self._definitions = definitions
         self._host = host
@@ -140,21 +141,24 @@ class Server:
             self._alarms.start()
 
     async def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
-        ports: list[tuple[int, dict[str, Any]]] = [(self._port, {})]
+        if self._port != OFF:
+            self._port = await self._listen_on(loop, self._port)
         if self._tls is not None:
-            handshake = {"ssl": self._tls.context(), "ssl_handshake_timeout": HANDSHAKE_S}
-            ports.append((self._tls.port, handshake))
-        for port, options in ports:
-            listener = await loop.create_server(
-                lambda: self._socket(self.turns), self._host, port, backlog=1024, **options
+            self.tls_port = await self._listen_on(
+                loop, self._tls.port, ssl=self._tls.context(), ssl_handshake_timeout=HANDSHAKE_S
             )
-            self._listeners.append(listener)
-        self._port = _port_of(self._listeners[0])
-        self.tls_port = None if self._tls is None else _port_of(self._listeners[1])
+
+    async def _listen_on(self, loop: asyncio.AbstractEventLoop, port: int, **options: Any) -> int:
+        """The port; one that was free if it is 0."""
+        listener = await loop.create_server(
+            lambda: self._socket(self.turns), self._host, port, backlog=1024, **options
+        )
+        self._listeners.append(listener)
+        return int(listener.sockets[0].getsockname()[1])
 
     @property
     def port(self) -> int:
-        """Where it listens, or did; the one that was free if 0 was asked for."""
+        """Where it listens, or did, unless it is `OFF`; the one that was free if 0 was asked for."""
         return self._port
 
     @property
@@ -252,7 +256,3 @@ class Server:
         log.warning(
             "%s (%d): %d publishes nacked: %s", channel.connection.name, channel.number, count, reason
         )
-
-
-def _port_of(listener: asyncio.Server) -> int:
-    return int(listener.sockets[0].getsockname()[1])

@@ -1,14 +1,19 @@
-"""TLS for AMQP: the certificate of the broker, and where it is shown."""
+"""TLS for AMQP and HTTP: the certificate of the broker, and where it is shown."""
 
 from __future__ import annotations
 
 import ssl
 from dataclasses import dataclass
+from typing import Final
+
+OFF: Final = -1
+"""In the place of a port: nobody listens there."""
 
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
     port: int
+    http_port: int
     certificate: str
     """Path of a PEM file with the chain."""
     key: str
