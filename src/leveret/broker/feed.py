@@ -231,6 +231,7 @@ class Feed(Source):
             before = reach if before is None else min(before, reach)
         ranges = self.cursor.take(count, who=who, before=before)
         if not ranges:
+            first = self.progress.next_ready()  # which may have been woken just now
             if first is not None and (before is None or first < before):
                 self.broker.stall(self)
             return 0, []
