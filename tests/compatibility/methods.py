@@ -150,7 +150,7 @@ BASIC = (
         CLIENT,
         "`global` means what it does in RabbitMQ. A change by py-amqp (Kombu, Celery) also reaches consumers "
         "that run, as the specification has it.",
-        words="per_consumer both_limits prefetch_holds",
+        words="per_consumer both_limits prefetch_holds a_limit_that_py_amqp_raises",
     ),
     _method("basic.consume", CLIENT, "", words="consuming_and_acking round_robin equal_consumers"),
     _method("basic.cancel", CLIENT, "", words="cancelling_leaves cancelling"),

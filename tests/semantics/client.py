@@ -267,6 +267,7 @@ class Client:
         heartbeat_s: int = 0,
         frame_max: int = 131_072,
         vhost: str = "/",
+        product: str = "tests",
     ) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -282,7 +283,7 @@ class Client:
         self._next_channel = 1
         self.socket.sendall(PROTOCOL_HEADER)
         self.start = self.own.answer(commands.Connection.Start).method
-        told = {"capabilities": CAPABILITIES if capabilities is None else capabilities, "product": "tests"}
+        told = {"capabilities": CAPABILITIES if capabilities is None else capabilities, "product": product}
         response = f"\0{user}\0{password}"
         tune = self.own.call(
             commands.Connection.StartOk(

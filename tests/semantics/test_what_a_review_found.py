@@ -244,6 +244,22 @@ def test_a_group_reads_what_can_be_written_down(broker: Broker) -> None:
     assert list(groups) == []
 
 
+def test_a_limit_that_py_amqp_raises_reaches_a_consumer_that_holds_all_it_may(
+    connect: Callable[..., Client], clock: VirtualClock
+) -> None:
+    channel = connect(product="py-amqp").channel()
+    channel.declare("q")
+    channel.qos(1)
+    channel.consume("q")
+    for text in "abc":
+        channel.publish("q", text)
+    assert channel.delivery().text == "a"
+    assert channel.quiet() == []
+    channel.qos(2)
+    clock.advance(1)
+    assert [got.text for got in channel.quiet()] == ["b"]
+
+
 LARGE = "x" * 100_000
 
 

@@ -35,6 +35,7 @@ STREAM: Final = "x-stream"
 OFFSET: Final = "x-stream-offset"
 MODE: Final = "x-group-mode"
 """Of a delivery of an orderly group: that it is one."""
+_MODE: Final = MODE.encode()
 GROUP: Final = "x-group"
 """Of a dead letter: the group in which it failed."""
 
@@ -126,7 +127,7 @@ class Delivery:
     @property
     def is_in_order(self) -> bool:
         """Of a group's delivery: whether the next of its partition comes only when this one is settled."""
-        return self.headers.get(MODE) == "orderly"
+        return _MODE in self.header and self.headers.get(MODE) == "orderly"  # few need to be decoded
 
     @property
     def offset(self) -> int | None:

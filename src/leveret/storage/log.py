@@ -229,7 +229,8 @@ class Log:
     def reach(self, start: int, max_bytes: int) -> int:
         """How far from here one may read for so many bytes; blocks and batches are read, and count, whole."""
         end, held = self.next, self._held
-        blocks = ((block.last + 1, block.length) for _, block in _blocks(held.segments, start, end))
+        segments = held.segments if start < held.memory_from(end) else ()
+        blocks = ((block.last + 1, block.length) for _, block in _blocks(segments, start, end))
         batches = (
             (batch.stop, batch.size)
             for some in (held.frozen, held.pending)
