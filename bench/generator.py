@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import json
 import select
+import socket
+import struct
 import sys
 import time
 from array import array
@@ -25,6 +27,12 @@ from bench.streams import Consuming, Publishing, Stall
 STALL_S = 30.0
 Figures = dict[str, float]
 COMMIT, COMMIT_OK = method(90, 20), method(90, 21)
+SO_TIMESTAMPNS = 35
+"""Linux tells when a packet came in, on `CLOCK_REALTIME`; Python's `socket` has no name for it."""
+TIMESPEC = struct.Struct("@qq")
+Latencies = dict[str, "array[float]"]
+"""In seconds, by name."""
+Play = Callable[[list[Client], list[bytes], list[tuple[bytes, bytes]]], Latencies]
 
 
 @dataclass(frozen=True)
@@ -32,7 +40,7 @@ class Run:
     """One measured run: what kind of traffic, and how much of it."""
 
     kind: str
-    """stream, one_at_a_time, transactions or paced."""
+    """stream, one_at_a_time, stamped, transactions or paced."""
     messages: int
     shape: Shape = field(default_factory=Shape)
     confirms: bool = True
@@ -47,6 +55,11 @@ class Run:
     """Messages a second of a paced run."""
     arguments: dict[str, str | int | bool] = field(default_factory=dict)
     """Of the queue."""
+
+    @property
+    def messages_each(self) -> int:
+        """Of one publishing connection."""
+        return self.messages if self.kind in ("stream", "paced") else self.messages // self.connections
 
     @classmethod
     def from_json(cls, data: dict[str, object]) -> Run:
@@ -131,6 +144,14 @@ def one_at_a_time(target: Target, run: Run, load: Load) -> Figures:
     return lockstep(target, run, load, Client.confirm_select, confirm_of)
 
 
+def stamped(target: Target, run: Run, load: Load) -> Figures:
+    """The same with one connection, and how long until each confirm was at its socket.
+
+    That is what the broker took; the rest is the publisher's own wait for a processor.
+    """
+    return lockstep(target, run, load, Client.confirm_select, confirm_of, play=stamped_rounds)
+
+
 def transactions(target: Target, run: Run, load: Load) -> Figures:
     """Every connection publishes one message, commits, waits for the commit-ok, and goes on."""
     return lockstep(target, run, load, Client.tx_select, None)
@@ -148,11 +169,12 @@ def lockstep(
     load: Load,
     select_mode: Callable[[Client], None],
     answer: Callable[[int], tuple[bytes, bytes]] | None,
+    play: Play | None = None,
 ) -> Figures:
     clients = [target.connect() for _ in range(run.connections)]
     for client in clients:
         select_mode(client)
-    each = run.messages // run.connections
+    each = run.messages_each
     first = load.publish_ends[0]
     after = b"" if answer else COMMIT
     texts = [load.publishes[:first] + after] + [
@@ -161,7 +183,7 @@ def lockstep(
     answers = [answer(tag) for tag in range(1, each + 1)] if answer else [(COMMIT_OK, COMMIT_OK)] * each
     cpu = Cpu(target.pid)
     began = time.perf_counter()
-    latencies = rounds(clients, texts, answers)
+    latencies = (play or rounds)(clients, texts, answers)
     seconds = time.perf_counter() - began
     measured = cpu.spent()
     depth = clients[0].depth(target.queue)
@@ -174,12 +196,12 @@ def lockstep(
         "seconds": seconds,
         "rate": done / seconds,
         **measured.per_message(done),
-        **percentiles("confirm", latencies),
+        **{mark: us for name, each in latencies.items() for mark, us in percentiles(name, each).items()},
     }
 
 
-def rounds(clients: list[Client], texts: list[bytes], answers: list[tuple[bytes, bytes]]) -> array[float]:
-    """The lockstep itself: send, wait for the answer, send the next; latencies in seconds."""
+def rounds(clients: list[Client], texts: list[bytes], answers: list[tuple[bytes, bytes]]) -> Latencies:
+    """The lockstep itself: send, wait for the answer, send the next."""
     sockets = {client.socket.fileno(): client.socket for client in clients}
     done = dict.fromkeys(sockets, 0)
     sent = {}
@@ -207,7 +229,27 @@ def rounds(clients: list[Client], texts: list[bytes], answers: list[tuple[bytes,
                 if at < len(texts):
                     sent[number] = clock()
                     sockets[number].send(texts[at])
-    return latencies
+    return {"confirm": latencies}
+
+
+def stamped_rounds(
+    clients: list[Client], texts: list[bytes], answers: list[tuple[bytes, bytes]]
+) -> Latencies:
+    (connection,) = (client.socket for client in clients)
+    connection.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+    connection.settimeout(STALL_S)
+    confirms, arrivals = array("d"), array("d")
+    for at, text in enumerate(texts):
+        sent_ns = time.time_ns()
+        connection.send(text)
+        got, notes, _, _ = connection.recvmsg(4096, socket.CMSG_SPACE(TIMESPEC.size))
+        now_ns = time.time_ns()
+        if got not in answers[at]:
+            raise Unexpected(f"message {at} was answered by {got!r}")
+        seconds, nanoseconds = TIMESPEC.unpack(notes[0][2])
+        arrivals.append((seconds * 1_000_000_000 + nanoseconds - sent_ns) / 1e9)
+        confirms.append((now_ns - sent_ns) / 1e9)
+    return {"confirm": confirms, "arrival": arrivals}
 
 
 def paced(target: Target, run: Run, load: Load) -> Figures:
@@ -278,6 +320,7 @@ def percentiles(name: str, values: array[float]) -> dict[str, float]:
 KINDS: dict[str, Callable[[Target, Run, Load], Figures]] = {
     "stream": stream,
     "one_at_a_time": one_at_a_time,
+    "stamped": stamped,
     "transactions": transactions,
     "paced": paced,
 }
@@ -285,8 +328,7 @@ KINDS: dict[str, Callable[[Target, Run, Load], Figures]] = {
 
 def measure(target: Target, run: Run) -> Figures:
     """Declares what the run needs, runs it, and removes what it declared."""
-    lockstep_run = run.kind in ("one_at_a_time", "transactions")
-    load = make_load(run.shape, run.messages // run.connections if lockstep_run else run.messages)
+    load = make_load(run.shape, run.messages_each)
     operator = target.connect()
     operator.declare_queue(target.queue, run.arguments)
     if run.shape.exchange:

@@ -26,6 +26,8 @@ from bench.peer import Client, Unexpected
 
 START_S = 60.0
 STOP_S = 30.0
+REALTIME = ("chrt", "--rr", "1")
+"""Before a command: it waits for no processor that a process of the usual kind has."""
 
 
 class Missing(Exception):
@@ -167,7 +169,7 @@ class Leveret(Server):
     def start(self) -> None:
         if not self.script.exists():
             raise Missing(f"{self.script.name} is not installed beside {Path(sys.executable).name}")
-        before = ["chrt", "--rr", "1"] if self.realtime else []
+        before = list(REALTIME) if self.realtime else []
         before += [sys.executable, "-m", "cProfile", "-o", str(self.profile)] if self.profile else []
         serve = [str(self.script), "serve", "--port", "0", "--data-dir", str(self.directory / "data")]
         serve += [] if self.cpus is None else ["--cpus", self.cpus]
@@ -183,16 +185,19 @@ class Leveret(Server):
 
 
 class Sink(Server):
-    """The broker that does nothing; plays the one run that it is given."""
+    """The broker that does nothing, after some time if one is given; plays the one run that it is given."""
 
     name = "sink"
 
-    def __init__(self, run: str) -> None:
+    def __init__(self, run: str, *, wait_s: float = 0.0, realtime: bool = False) -> None:
         super().__init__()
         self._run = run
+        self._wait_s = wait_s
+        self._realtime = realtime
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "bench.sink", self._run]
+        before = REALTIME if self._realtime else ()
+        command = [*before, sys.executable, "-m", "bench.sink", self._run, str(self._wait_s)]
         self.wait_for_line(self.run(command, stdout=subprocess.PIPE))
 
 

@@ -1,8 +1,9 @@
-"""A broker that does nothing: `python -m bench.sink '{"run": ...}'` shows how fast the generator itself is.
+"""A broker that does nothing: `python -m bench.sink RUN [SECONDS]` shows how fast the generator itself is.
 
 It plays one run of `bench.generator`, whose encoded traffic it makes beforehand too, and knows how far it is
 by counting bytes: what comes in is not looked at, confirms (with multiple) and deliveries go out as slices.
 A broker can hardly be cheaper, so the rate against it is the generator's ceiling. It plays no transactions.
+With SECONDS it sleeps before it sends anything: what a client then waits longer is not its broker's doing.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import select
 import socket
 import sys
+import time
 from bisect import bisect_right
 
 from bench.frames import (
@@ -135,9 +137,10 @@ class Peer:
 
 
 class Sink:
-    def __init__(self, run: Run, load: Load) -> None:
+    def __init__(self, run: Run, load: Load, wait_s: float) -> None:
         self.run = run
         self.load = load
+        self.wait_s = wait_s
         self.deliveries = memoryview(load.deliveries)
         self.published = 0
         self.delivered = 0
@@ -165,16 +168,18 @@ class Sink:
                         poll.unregister(number)
                         peers.pop(number).socket.close()
                     elif peers[number].wants_to_send:
+                        if self.wait_s:
+                            time.sleep(self.wait_s)
                         peers[number].send()
 
 
 def main() -> None:
     run = Run.from_json(json.loads(sys.argv[1]))
-    each = run.messages // run.connections if run.kind == "one_at_a_time" else run.messages
-    load = make_load(run.shape, each)
+    wait_s = float(sys.argv[2]) if len(sys.argv) > 2 else 0.0
+    load = make_load(run.shape, run.messages_each)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         print(f"sink: ready on amqp://127.0.0.1:{listener.getsockname()[1]}", flush=True)
-        Sink(run, load).serve(listener)
+        Sink(run, load, wait_s).serve(listener)
 
 
 if __name__ == "__main__":

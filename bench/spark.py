@@ -32,6 +32,7 @@ from bench.servers import Leveret, Missing, RabbitMQ, Server
 from bench.spark_latency import (
     ReadEnded,
     probe,
+    probe_of_nothing,
     queue_stream,
     refill,
     while_flight_reads,
@@ -62,7 +63,7 @@ class Sizes:
     micro_rows: int = 1_000
     triggers: int = 10
     """Of a block; there are as many blocks as rounds."""
-    samples: int = 2_000
+    samples: int = 4_000
 
     def for_warm_up(self) -> Sizes:
         """Enough for Java to have compiled what is hot."""
@@ -120,22 +121,31 @@ class Bench:
     def latency(self, reads: Reads, *, title: str, with_flight: bool = False) -> Runs:
         """The reads come from one queue, which is filled up before each."""
         server, samples = self.leveret, self.sizes.samples
+        confirms = partial(probe, server, samples)
         with queue_on(server) as operator:
 
             def queue_read() -> Measured:
-                return while_spark_reads(reads, queue_stream(reads, operator.depth(QUEUE)), samples)
+                return while_spark_reads(queue_stream(reads, operator.depth(QUEUE)), confirms)
 
-            def memory_read() -> Measured:
-                endless = reads.memory_stream(reads.batch_rows, endless=True)
-                return while_spark_reads(reads, endless, samples)
-
-            contenders: Contenders = {"idle": partial(probe, server, samples)}
+            contenders: Contenders = {"idle": confirms}
             if with_flight:
                 contenders["others compute"] = partial(while_others_compute, server, samples)
                 refill(reads, operator.depth(QUEUE))
                 contenders["Flight reads"] = partial(while_flight_reads, server, samples)
-            contenders |= {"Spark reads": queue_read, "Spark reads memory": memory_read}
+            contenders |= {"Spark reads": queue_read, **from_memory(reads, confirms)}
             return compare(title, contenders, self.sizes.rounds)
+
+    def latency_of_nothing(self, reads: Reads) -> Runs:
+        confirms = partial(probe_of_nothing, self.sizes.samples)
+        contenders = {"idle": confirms, **from_memory(reads, confirms)}
+        return compare("latency without a broker", contenders, self.sizes.rounds)
+
+
+def from_memory(reads: Reads, confirms: Callable[[], Measured]) -> Contenders:
+    def read() -> Measured:
+        return while_spark_reads(reads.memory_stream(reads.batch_rows, endless=True), confirms)
+
+    return {"Spark reads memory": read}
 
 
 def compare(title: str, contenders: Contenders, rounds: int) -> Runs:
@@ -173,6 +183,7 @@ def measure_all(bench: Bench, parts: list[str]) -> dict[str, dict[str, Any]]:
         for part in parts:
             if part == "latency":
                 raw[part] = bench.latency(reads, title="latency", with_flight=True)
+                raw["latency-nothing"] = bench.latency_of_nothing(reads)
             else:
                 bench.warm_up(part, spark)
                 raw[part] = compare(part, bench.contenders(part, reads), bench.sizes.rounds)
@@ -183,15 +194,10 @@ def measure_all(bench: Bench, parts: list[str]) -> dict[str, dict[str, Any]]:
 
 
 def latency_realtime(bench: Bench) -> Runs:
-    """Spark wants the same processors; who waits for a confirm and who gives it need not stand in line."""
+    """Spark and the publisher want the same processors; the broker need not stand in line."""
     with Leveret(realtime=True) as server, session("local[2]") as spark:
         first = replace(bench, leveret=server)
-        reads = first.reads(spark)
-        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))  # the publisher is started from here
-        try:
-            return first.latency(reads, title="latency, realtime")
-        finally:
-            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+        return first.latency(first.reads(spark), title="latency, realtime")
 
 
 def latency_apart(bench: Bench) -> Runs:

@@ -1,11 +1,12 @@
 """What AMQP clients notice of a Spark read: confirms of one publisher, while nobody, Flight or Spark reads.
 
 The publisher is the generator of `bench.broker`, in a process of its own: one message, its confirm, the next.
+Of each confirm it says when it was at its socket, and when it had it: in between it waits for a processor.
 `while_spark_reads` runs a query with large batches meanwhile, `while_flight_reads` a client that does nothing
 but read (`python -m bench.spark_latency '{...}'`). Spark wants all processors for itself: what that alone
-does to the publisher is seen when the query reads rows from memory, and the broker has no part in it; and
-what busy processors alone do, with `while_others_compute`. A probe counts only if the read went on until its
-end.
+does to the publisher is seen when the query reads rows from memory, and the broker has no part in it; what
+it does where there is no broker at all, with `probe_of_nothing`; and what busy processors alone do, with
+`while_others_compute`. A probe counts only if the read went on until its end.
 """
 
 from __future__ import annotations
@@ -15,15 +16,16 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 
 from pyarrow import flight
 from pyspark.sql import DataFrame
 
 from bench.broker import generate
 from bench.generator import Run
-from bench.servers import Server
+from bench.servers import Server, Sink
 from bench.spark_queue import QUEUE, VHOST, calls_to, fill, url_of
 from bench.spark_reads import Measured, Reads
 from bench.spark_session import scratch
@@ -35,7 +37,9 @@ LOOK_S = 0.05
 READ_MESSAGES = 250_000
 """As many as a task of Spark reads, about."""
 QUERY = "bench-latency"
-LONGEST_READ_BATCHES = 4
+LONGEST_READ_BATCHES = 6
+ANSWER_S = 0.0003
+"""About as long as a broker takes whose disk is as this one's."""
 
 
 class ReadEnded(Exception):
@@ -43,11 +47,22 @@ class ReadEnded(Exception):
 
 
 def probe(server: Server, samples: int) -> Measured:
-    return generate(server, Run("one_at_a_time", messages=samples, connections=1))
+    return generate(server, stamped(samples))
 
 
-def while_spark_reads(reads: Reads, stream: DataFrame, samples: int) -> Measured:
-    """From the second batch on; the stream has more than the probe needs."""
+def probe_of_nothing(samples: int) -> Measured:
+    """Each confirm comes after a time that is always the same, from a process that waits for no processor."""
+    run = stamped(samples)
+    with Sink(json.dumps(asdict(run)), wait_s=ANSWER_S, realtime=True) as sink:
+        return generate(sink, run)
+
+
+def stamped(samples: int) -> Run:
+    return Run("stamped", messages=samples, connections=1)
+
+
+def while_spark_reads(stream: DataFrame, measure: Callable[[], Measured]) -> Measured:
+    """From the second batch on; the stream has more than is read meanwhile."""
     with scratch() as place:
         writer = stream.writeStream.format("noop").option("checkpointLocation", str(place))
         query = writer.trigger(availableNow=True).start()
@@ -59,7 +74,7 @@ def while_spark_reads(reads: Reads, stream: DataFrame, samples: int) -> Measured
                         f"no batch in {START_S:.0f} s: {query.exception() or 'it takes too long'}"
                     )
                 time.sleep(LOOK_S)
-            found = probe(reads.leveret, samples)
+            found = measure()
             if not query.isActive:
                 raise ReadEnded("everything was read before the probe ended")
         finally:
