@@ -27,8 +27,13 @@ def block(*took_ms):
     }
 
 
-def confirms(p99_us):
-    return {"confirm_p50_us": 100.0, "confirm_p99_us": p99_us, "confirm_max_us": 2 * p99_us}
+def confirms(p99_us, came_p99_us=80.0):
+    waits = {"confirm": p99_us, "arrival": came_p99_us}
+    return {
+        f"{name}_{mark}_us": us
+        for name, p99_us in waits.items()
+        for mark, us in {"p50": 50.0, "p99": p99_us, "max": 2 * p99_us}.items()
+    }
 
 
 def test_a_ratio_is_the_median_of_the_ratios_within_rounds():
@@ -49,6 +54,14 @@ def test_a_latency_may_be_so_much_above_the_idle_one_at_most(p99_us, verdict):
     runs = {"idle": [confirms(100.0)], "Spark reads": [confirms(p99_us)]}
     text = report({"latency-apart": summarize("latency-apart", runs)})
     assert verdict in text
+
+
+@pytest.mark.parametrize(("came_p99_us", "verdict"), [(150.0, "≤ 2x: met"), (250.0, "≤ 2x: NOT met")])
+def test_beside_a_broker_in_real_time_the_clients_own_wait_does_not_count(came_p99_us, verdict):
+    runs = {"idle": [confirms(100.0, 100.0)], "Spark reads": [confirms(9_000.0, came_p99_us)]}
+    text = report({"latency-realtime": summarize("latency-realtime", runs)})
+    assert verdict in text
+    assert "90.00" in text
 
 
 def test_the_report_says_which_bars_are_met_and_which_were_not_measured():
