@@ -58,18 +58,25 @@ _NICER: Final = 5
 
 
 class BrokerLine:
-    """Questions to the broker, from any thread: `line.ask(wire.Login(...))`."""
+    """Questions to the broker, from any thread: `line.ask(wire.Login(...))`.
+
+    The broker wants to hear how the start went before anything else; clients may be there sooner.
+    """
 
     def __init__(self, line: socket.socket) -> None:
         self._socket = line
         self._numbers = itertools.count(1)
         self._waiting: dict[int, Future[wire.Reply]] = {}
         self._lock = threading.Lock()
+        self._told = threading.Event()
 
-    def tell(self, message: wire.Question) -> None:
+    def tell(self, message: wire.Ready | wire.Failed) -> None:
+        """How the start went; what was asked before follows."""
         self._send(0, message)
+        self._told.set()
 
     def ask(self, question: wire.Question) -> wire.Reply:
+        self._told.wait()
         number = next(self._numbers)
         future: Future[wire.Reply] = Future()
         self._waiting[number] = future
@@ -127,16 +134,16 @@ class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
             scheme = "grpc+tls"
             paths = (settings["tls_certificate"], settings["tls_key"])
             certificates = [tuple(Path(path).read_bytes() for path in paths)]
-        super().__init__(
-            f"{scheme}://{settings['host']}:{settings['port']}",
-            tls_certificates=certificates,
-            middleware={_AUTH: _Callers()},
-        )
         self._directory = settings["directory"]
         self._line = line
         self._pictures = Pictures(self._directory)
         self._pictures.watch()
         self._logins: dict[tuple[str, bytes], float] = {}
+        super().__init__(  # last: it serves from here on
+            f"{scheme}://{settings['host']}:{settings['port']}",
+            tls_certificates=certificates,
+            middleware={_AUTH: _Callers()},
+        )
 
     def do_action(self, context: Any, action: Any) -> list[bytes]:
         user = self._user(context)
