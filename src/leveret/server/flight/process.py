@@ -89,8 +89,11 @@ class BrokerLine:
             self._waiting.pop(number, None)
 
     def _send(self, number: int, question: wire.Question) -> None:
-        with self._lock:
-            self._socket.sendall(wire.frame(number, question))
+        try:
+            with self._lock:
+                self._socket.sendall(wire.frame(number, question))
+        except OSError:
+            raise flight.FlightUnavailableError("the broker is gone") from None
 
     def listen(self) -> None:
         """Until the broker is gone."""
@@ -343,13 +346,13 @@ def main() -> None:
     if settings["cpus"]:
         os.sched_setaffinity(0, settings["cpus"])
     broker = BrokerLine(line)
-    try:
-        server = FlightProcess(settings, broker)
-    except (OSError, pa.ArrowException) as error:
-        broker.tell(wire.Failed(str(error)))
-        return
-    broker.tell(wire.Ready(server.port))
-    with suppress(OSError):  # a broker that is killed while it is asked something resets the line
+    with suppress(OSError, flight.FlightUnavailableError):  # the broker may be killed at any time
+        try:
+            server = FlightProcess(settings, broker)
+        except (OSError, pa.ArrowException) as error:
+            broker.tell(wire.Failed(str(error)))
+            return
+        broker.tell(wire.Ready(server.port))
         broker.listen()
     os._exit(0)  # at once: calls under way wait for a broker that is gone, and the port must be free
 

@@ -1,4 +1,4 @@
-"""Clients who knock while the Flight process starts: they know its port from the one before it."""
+"""The Flight process where it begins and where its broker ends: clients come at any time, and try again."""
 
 from __future__ import annotations
 
@@ -49,6 +49,16 @@ def test_the_broker_hears_that_the_process_is_ready_before_anybody_asks_it_anyth
     brokers.sendall(wire.frame(number, wire.LoggedIn(True)))
     asking.join(WAIT_S)
     assert not asking.is_alive()
+
+
+def test_who_asks_for_a_broker_that_is_gone_is_told_to_try_again(ends):
+    """The process ends then too; a call may come in between."""
+    ours, brokers = ends
+    line = BrokerLine(ours)
+    line.tell(wire.Ready(4711))
+    brokers.close()
+    with pytest.raises(flight.FlightUnavailableError):
+        line.ask(LOGIN)
 
 
 def test_nobody_is_served_by_a_process_that_is_not_complete(ends, tmp_path, monkeypatch):
