@@ -86,9 +86,11 @@ def free_ports(count: int) -> list[int]:
         return [one.getsockname()[1] for one in sockets]
 
 
-def environment(directory: Path, *, port: int, dist_port: int, epmd_port: int) -> dict[str, str]:
+def environment(
+    directory: Path, *, port: int, dist_port: int, epmd_port: int, more: str = ""
+) -> dict[str, str]:
     (directory / "enabled_plugins").write_text("[rabbitmq_consistent_hash_exchange].\n")
-    (directory / "rabbitmq.conf").write_text(CONFIGURATION.format(port=port))
+    (directory / "rabbitmq.conf").write_text(CONFIGURATION.format(port=port) + more)
     cookie = directory / ".erlang.cookie"
     cookie.write_text(f"LEVERETDIFFERENTIAL{port}")
     cookie.chmod(0o400)
@@ -147,14 +149,15 @@ def wait_until_it_listens(process: subprocess.Popen[bytes], server: RabbitMQ) ->
 
 
 @contextlib.contextmanager
-def running_rabbitmq() -> Iterator[RabbitMQ]:
-    """
+def running_rabbitmq(more: str = "") -> Iterator[RabbitMQ]:
+    """`more` are further lines of its configuration.
+
     >>> with running_rabbitmq() as server:
     ...     connect(server.port)
     """
     port, dist_port, epmd_port = free_ports(3)
     directory = Path(tempfile.mkdtemp(prefix="leveret-rabbitmq-"))
-    variables = environment(directory, port=port, dist_port=dist_port, epmd_port=epmd_port)
+    variables = environment(directory, port=port, dist_port=dist_port, epmd_port=epmd_port, more=more)
     with contextlib.ExitStack() as cleanup:
         cleanup.callback(shutil.rmtree, directory, ignore_errors=True)
         epmd = subprocess.Popen(

@@ -76,6 +76,17 @@ def declare(
     connection.close()
 
 
+def give_back(broker: Broker, count: int) -> None:
+    """A consumer takes so many messages, and returns them."""
+    connection = pika.BlockingConnection(pika.URLParameters(broker.url))
+    channel = connection.channel()
+    for _ in range(count):
+        assert channel.basic_get(QUEUE)[0] is not None
+    channel.basic_nack(0, multiple=True, requeue=True)
+    connection.close()
+    broker.wait_until_depth(QUEUE, count)
+
+
 @pytest.fixture
 def asked(leveret_broker: Broker) -> Asked:
     declare(leveret_broker, [])
@@ -268,3 +279,15 @@ class TestMemory:
                 assert asked.lease(opened, number).messages == 10
             assert asked.offsets(opened, 19, 20) == list(range(190, 200))
             assert asked.lease(opened, 20).messages == 0
+
+    def test_where_messages_have_come_back_that_may_be_worn_out_a_lease_is_small(self, tmp_path, monkeypatch):
+        monkeypatch.setattr("leveret.broker.queue.LOOKED_AT_BYTES", 10 * BODY_BYTES)
+        with self.restarted(tmp_path, {"x-delivery-limit": 5}) as broker:
+            asked = Asked(broker)
+            opened = asked.open()
+            assert asked.lease(opened, 0, max_messages=100).messages == 100
+            give_back(broker, 100)
+            for number in range(1, 11):
+                assert asked.lease(opened, number).messages == 10
+            assert asked.offsets(opened, 10, 11) == list(range(190, 200))
+            assert asked.lease(opened, 11).messages == 0

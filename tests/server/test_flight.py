@@ -442,6 +442,15 @@ class TestStages:
         assert broker.depth(queue) == 11
 
 
+def test_a_null_in_a_row_is_refused_and_costs_nobody_else_anything(broker, bulk, queue):
+    pid = broker.endpoint.pid
+    for nulls in ((None, queue.encode(), HEADER, b"x"), (b"", None, HEADER, b"x"), (b"", b"k", None, b"x")):
+        with pytest.raises(flight.FlightServerError, match="rows must be without nulls"):
+            bulk.write_as_they_are(StageDescriptor("/", f"w-{queue}", 0, "task", 60.0), [nulls])
+    assert isinstance(bulk.ask(actions.Snapshot("/", queue)), actions.Planned)
+    assert broker.endpoint.pid == pid
+
+
 class TestRights:
     @pytest.fixture
     def reader(self, broker: Broker) -> Bulk:

@@ -6,14 +6,19 @@ import base64
 import select
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from pyarrow import flight
 
+from leveret.flight import actions
 from leveret.server.flight import process, wire
 from leveret.server.flight.process import BrokerLine, FlightProcess
+from leveret.testing.broker import Broker
+from tests.server.bulk import Bulk
 
 WAIT_S = 20.0
 LOGIN = wire.Login("guest", b"guest", True)
@@ -94,3 +99,40 @@ def knock(port: int) -> Exception:
 def settings(directory: Path, port: int) -> dict[str, object]:
     listens = {"host": "127.0.0.1", "port": port, "tls_certificate": None, "tls_key": None}
     return {"directory": str(directory), **listens}
+
+
+def test_a_process_that_says_something_unreadable_is_started_again(tmp_path, monkeypatch, caplog):
+    """Whoever asks then has an answer, in place of waiting for one that never comes."""
+    with Broker(tmp_path / "data", flight=True) as broker:
+        first, read = broker.endpoint.pid, wire.read_question
+
+        def read_once(body: bytes) -> tuple[int, wire.Question]:
+            monkeypatch.setattr(wire, "read_question", read)
+            raise msgspec.ValidationError("not like this")
+
+        monkeypatch.setattr(wire, "read_question", read_once)
+        with pytest.raises(flight.FlightError):
+            Bulk(broker.endpoint.port).ask(actions.Snapshot("/", "q"))
+        deadline_s = time.monotonic() + WAIT_S
+        while not answered(broker.endpoint.port):
+            assert time.monotonic() < deadline_s
+            time.sleep(0.05)
+        assert broker.endpoint.pid != first
+    assert "said something that can't be read" in caplog.text
+
+
+def answered(port: int) -> bool:
+    try:
+        return Bulk(port).ask(actions.Snapshot("/", "q")).code == 404
+    except flight.FlightError:
+        return False
+
+
+def test_a_port_that_the_process_of_a_killed_broker_still_has_is_waited_for(tmp_path):
+    with Broker(tmp_path / "data", flight=True) as broker:
+        port = broker.endpoint.port
+        broker.stop()
+        with socket.create_server(("127.0.0.1", port)) as taken:
+            threading.Timer(0.5, lambda: taken.shutdown(socket.SHUT_RDWR) or taken.close()).start()
+            broker.start()
+        assert broker.endpoint.port == port

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from leveret.broker.accounts import hash_password
 from leveret.broker.definitions import PermissionRow, UserRow
+from leveret.broker.groups.registry import Groups
 from leveret.flight import actions
 from leveret.flight.actions import At
 from leveret.flight.tickets import unpack_ranges
@@ -45,6 +46,37 @@ def followed(ask: Asking, query: str = "q", at: At = At("first")) -> int:  # noq
 
 def advanced(ask: Asking, epoch: int, offset: int, query: str = "q", **more: Any) -> Any:
     return ask(actions.Advance(*S, query=query, epoch=epoch, offsets={"s0": offset}, **more))
+
+
+def test_a_run_that_asks_twice_is_still_one_run_and_an_earlier_one_stays_over(ask):
+    ask.publish(*FIVE)
+    asking = actions.Follow(*S, query="q", at=At("first"), run="a")
+    first = ask(asking)
+    assert ask(asking).epoch == first.epoch
+    second = ask(msgspec.structs.replace(asking, run="b"))
+    assert second.epoch > first.epoch
+    assert ask(asking).epoch == first.epoch
+    assert advanced(ask, first.epoch, 0).kind == "fenced"
+    assert advanced(ask, second.epoch, 0).stretches[0].stop == 5
+
+
+def test_where_a_query_begins_is_known_together_with_the_query(ask, monkeypatch):
+    """A broker that is killed in between would begin at the first message."""
+    ask.publish(*FIVE)
+    asking = actions.Follow(*S, query="q", at=At("first", offsets={"s0": 3}))
+    create = Groups.create
+
+    def killed_after(groups: Groups, *said: Any, **more: Any) -> Any:
+        create(groups, *said, **more)
+        ask.broker.server.broker.store.sync()
+        raise AssertionError("killed")
+
+    monkeypatch.setattr(Groups, "create", killed_after)
+    with pytest.raises(AssertionError, match="killed"):
+        ask(asking)
+    monkeypatch.setattr(Groups, "create", create)
+    ask.crash()
+    assert [place.offset for place in ask(asking).places] == [3]
 
 
 def test_a_gap_in_the_numbers_after_a_crash_is_no_loss(ask):

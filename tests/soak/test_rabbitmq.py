@@ -3,6 +3,7 @@
 import pytest
 
 from tests.soak.gated import SOURCE_PHASES, WRITTEN
+from tests.soak.kills import CLUSTER
 from tests.soak.pipeline import EACH, FILE
 from tests.soak.settings import CELL_TIMEOUT_S, Setting, cells
 
@@ -13,6 +14,7 @@ VICTIMS = {
     "python-worker": LOCAL,
     "broker": LOCAL,
     "network": LOCAL._replace(networked=True),
+    "executor": LOCAL._replace(master=CLUSTER),
     "driver": None,
 }
 

@@ -1,8 +1,10 @@
-"""A program for spark-submit, as users write one: rows into a queue, the queue into a table.
+"""A program for spark-submit, as users write one: rows into queues, queues and streams into tables.
 
-    spark-submit … cluster_job.py '{"url": …, "queue": …, "place": …, "rows": 1000, "answer": …}'
+    spark-submit … cluster_job.py '{"rows": 1000, "sinks": [{"url": …, "routingKey": …}],
+                                    "sources": {"orders": {"url": …, "queue": …}}, "place": …, "answer": …}'
 
-With `"register": true` it makes the format known itself. The table is `table` in `place`; where driver and
+Each of the sinks gets all rows; each of the sources is a table in `place` afterwards, under its name. Both
+are options of the format, which the program makes known itself with `"register": true`. Where driver and
 executors have Python and Leveret from is in the file `answer`.
 """
 
@@ -12,12 +14,19 @@ import sys
 from pathlib import Path
 
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
 
 
 def here() -> dict:
     import leveret
 
     return {"python": sys.executable, "leveret": leveret.__file__, "cwd": os.getcwd(), "pid": os.getpid()}
+
+
+def start(spark: SparkSession, options: dict, table: str) -> StreamingQuery:
+    read = spark.readStream.format("leveret").options(**options, minPartitions="2", decode="text").load()
+    writing = read.writeStream.format("parquet").option("checkpointLocation", f"{table}.checkpoint")
+    return writing.trigger(availableNow=True).start(table)
 
 
 def main(job: dict) -> None:
@@ -27,13 +36,11 @@ def main(job: dict) -> None:
 
         leveret.spark.register(spark)
     rows = spark.range(job["rows"], numPartitions=2).selectExpr("CAST(id AS STRING) AS body")
-    written = rows.write.format("leveret").option("url", job["url"]).option("routingKey", job["queue"])
-    written.mode("append").save()
-    place = job["place"]
-    options = {"url": job["url"], "queue": job["queue"], "cursor": "cluster", "minPartitions": "2"}
-    read = spark.readStream.format("leveret").options(**options, decode="text").load()
-    writing = read.writeStream.format("parquet").option("checkpointLocation", f"{place}/checkpoint")
-    writing.trigger(availableNow=True).start(f"{place}/table").awaitTermination()
+    for options in job["sinks"]:
+        rows.write.format("leveret").options(**options).mode("append").save()
+    sources = job["sources"].items()
+    for query in [start(spark, options, f"{job['place']}/{name}") for name, options in sources]:
+        query.awaitTermination()
     answer = {
         "driver": here(),
         "executors": spark.sparkContext.parallelize(range(2), 2).map(lambda _: here()).collect(),

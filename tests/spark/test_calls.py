@@ -140,6 +140,9 @@ def test_a_server_with_tls_is_trusted_by_the_file_that_is_given(tmp_path):
         server.answers = [actions.Done()]
         with Calls(Endpoint(options, "Leveret", f"grpc+tls://localhost:{server.port}")) as calls:
             assert calls.ask(actions.Release("/", "q", "c"), actions.Done) == actions.Done()
+        stranger = Endpoint(OPTIONS, "Leveret", f"grpc+tls://localhost:{server.port}")
+        with Calls(stranger) as calls, pytest.raises(BrokerRefused, match=r"is not trusted \(.* tlsCaFile"):
+            calls.ask(actions.Release("/", "q", "c"), actions.Done)
 
 
 def test_a_refusal_is_not_asked_again(server):
@@ -154,6 +157,34 @@ def test_an_answer_to_another_question_is_an_error(server):
     server.answers = [actions.Done()]
     with Calls(endpoint(server)) as calls, pytest.raises(SparkSideError, match="answered Release with Done"):
         calls.ask(actions.Release("/", "q", "c"), actions.Leased)
+
+
+BUSY = actions.Refused(541, "cannot write wal/1: No space left on device", "Free some space", "busy")
+
+
+def test_a_broker_that_can_not_write_now_is_asked_again(server):
+    server.answers = [BUSY, BUSY, actions.Done()]
+    with Calls(endpoint(server)) as calls:
+        assert calls.ask(actions.Release("/", "q", "c"), actions.Done) == actions.Done()
+
+
+def test_and_what_it_said_is_shown_when_it_never_can(server, monkeypatch):
+    monkeypatch.setattr(calls_module._Patience, "wait", lambda _: False)
+    server.answers = [BUSY]
+    with Calls(endpoint(server)) as calls, pytest.raises(BrokerAway, match="No space left on device"):
+        calls.ask(actions.Release("/", "q", "c"), actions.Done)
+
+
+def test_a_read_for_which_it_can_not_write_now_waits_and_goes_on(server):
+    """What is in memory only must be written before it can be read."""
+    server.cuts = [flight.FlightServerError(BUSY.text, actions.encode(BUSY))]
+    rows = read_messages(messages(server, (0, 5)), OPTIONS, endpoint(server))
+    assert [offset for batch in rows for offset in batch.column("offset").to_pylist()] == [0, 1, 2, 3, 4]
+
+
+def test_a_stage_that_it_can_not_write_now_is_written_again_by_its_task(server):
+    error = flight.FlightServerError(BUSY.text, actions.encode(BUSY))
+    assert isinstance(calls_module._explained(error, endpoint(server)), BrokerAway)
 
 
 def test_a_wrong_password_is_refused_without_being_shown(server):

@@ -1,62 +1,129 @@
 """Queues and tables on clusters: driver and executors are other processes, with other directories and paths.
 
 Two ways to ship Leveret are tried, those of `docs/guide/spark-cluster.md`: installed wherever Spark runs, and
-sent along with `--py-files`. In both, executors can open no file that the driver has it from.
+sent along with `--py-files`. In both, executors can open no file that the driver has it from. A job that has
+to do with RabbitMQ runs in the first way, together with that for Leveret: starting Spark takes longest.
 """
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from leveret.testing.broker import Broker
+from tests.differential.rabbitmq import RabbitMQ
 from tests.spark.cluster import Standalone, executor_environment, package_archive, submit
-from tests.spark.tasks import declare
+from tests.spark.partitions import make_stream
+from tests.spark.spooling import ready
+from tests.spark.tasks import channel, declare
+from tests.tools import reason_to_skip
 
 pytestmark = [pytest.mark.needs_java, pytest.mark.timeout(600)]
 ROWS = 1_000
+LEVERET, QUEUE, STREAM = "from-leveret", "from-a-queue-of-rabbitmq", "from-a-stream-of-rabbitmq"
+"""The tables, whose names queues and streams have too."""
 
 
-def job_for(broker: Broker, queue: str, place: Path) -> dict[str, Any]:
+class Ran(NamedTuple):
+    """A job that has come to its end: what it says of its processes, and where its tables are."""
+
+    answer: dict[str, Any]
+    tables: Path
+    programs: Path
+    """Where executors have their Python."""
+
+
+def job_for(broker: Broker, queue: str, tables: Path) -> dict[str, Any]:
     declare(broker.url, queue)
-    return {"url": broker.url, "queue": queue, "place": str(place / "shared"), "rows": ROWS}
+    return {
+        "rows": ROWS,
+        "sinks": [{"url": broker.url, "routingKey": queue}],
+        "sources": {LEVERET: {"url": broker.url, "queue": queue, "cursor": "cluster"}},
+        "place": str(tables),
+    }
 
 
-def check(answer: dict[str, Any], job: dict[str, Any], broker: Broker) -> None:
+def on_rabbitmq_too(job: dict[str, Any], broker: RabbitMQ) -> None:
+    """One exchange leads to a queue and to a stream, so that rows are written once for both."""
+    declare(broker.url, QUEUE)
+    make_stream(broker.url, STREAM)
+    with channel(broker.url) as binding:
+        binding.exchange_declare("cluster", "fanout", durable=True)
+        for name in (QUEUE, STREAM):
+            binding.queue_bind(name, "cluster")
+    spool = f"{job['place']}/spool"
+    job["sinks"].append({"url": broker.url, "exchange": "cluster"})
+    job["sources"] |= {
+        QUEUE: {"url": broker.url, "queue": QUEUE, "cursor": "cluster", "spoolLocation": spool},
+        STREAM: {"url": broker.url, "stream": STREAM},
+    }
+
+
+def table(place: Path) -> pa.Table:
+    return pq.read_table([str(file) for file in place.glob("*.parquet")])
+
+
+def numbers(found: pa.Table) -> list[int]:
+    return sorted(map(int, found.column("body").to_pylist()))
+
+
+def check(ran: Ran, broker: Broker, queue: str) -> None:
     """The table has each row once, the queue none; and nothing was shared on the way."""
-    table = pq.read_table([str(file) for file in Path(job["place"]).glob("table/*.parquet")])
-    assert sorted(map(int, table.column("body").to_pylist())) == list(range(ROWS))
-    assert (broker.depth(job["queue"]), broker.unacked(job["queue"])) == (0, 0)
-    driver, executors = answer["driver"], answer["executors"]
+    assert numbers(table(ran.tables / LEVERET)) == list(range(ROWS))
+    assert (broker.depth(queue), broker.unacked(queue)) == (0, 0)
+    driver, executors = ran.answer["driver"], ran.answer["executors"]
     assert len({each["pid"] for each in (driver, *executors)}) == 3
     for name in ("python", "leveret", "cwd"):
         assert driver[name] not in {each[name] for each in executors}
 
 
-def test_on_two_executors_beside_the_driver_where_leveret_is_installed(
-    leveret: Broker, fresh: Callable[[str], str], tmp_path: Path
-):
-    """The format is found by name; the package is in the environments of both."""
-    programs = executor_environment(tmp_path, with_leveret=True)
+@pytest.fixture(scope="module")
+def installed(
+    leveret: Broker, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Ran:
+    """On two executors beside the driver; the format is found by name, the package in both environments."""
+    place = tmp_path_factory.mktemp("installed")
+    programs = executor_environment(place, with_leveret=True)
+    job = job_for(leveret, LEVERET, place / "shared")
+    if not reason_to_skip("needs_rabbitmq"):
+        on_rabbitmq_too(job, request.getfixturevalue("rabbitmq"))
     path = {"spark.executorEnv.PATH": f"{programs}:/usr/bin:/bin"}
-    job = job_for(leveret, fresh("cluster"), tmp_path)
-    answer = submit(tmp_path, "local-cluster[2,1,1024]", job, settings=path)
-    check(answer, job, leveret)
-    for each in answer["executors"]:
-        assert each["leveret"].startswith(str(programs.parent))
+    answer = submit(place, "local-cluster[2,1,1024]", job, settings=path)
+    return Ran(answer, place / "shared", programs)
 
 
-def test_on_a_master_and_two_workers_that_get_leveret_with_the_job(
-    leveret: Broker, fresh: Callable[[str], str], tmp_path: Path
+def test_on_two_executors_beside_the_driver_where_leveret_is_installed(leveret: Broker, installed: Ran):
+    check(installed, leveret, LEVERET)
+    for each in installed.answer["executors"]:
+        assert each["leveret"].startswith(str(installed.programs.parent))
+
+
+@pytest.mark.needs_rabbitmq
+def test_executors_write_to_rabbitmq_and_its_queue_is_a_table_after_the_spool(
+    rabbitmq: RabbitMQ, installed: Ran
 ):
+    """Each row once, also if the sink has published some again: they have ids."""
+    assert numbers(table(installed.tables / QUEUE)) == list(range(ROWS))
+    assert ready(rabbitmq.url, QUEUE) == 0
+    assert not list((installed.tables / "spool").rglob("*.arrow"))
+
+
+@pytest.mark.needs_rabbitmq
+def test_executors_read_each_offset_of_a_stream_of_rabbitmq_once(installed: Ran):
+    found = table(installed.tables / STREAM)
+    assert set(numbers(found)) == set(range(ROWS))
+    assert sorted(found.column("offset").to_pylist()) == list(range(len(found)))
+
+
+def test_on_a_master_and_two_workers_that_get_leveret_with_the_job(leveret: Broker, tmp_path: Path):
     """The package is zipped; the job registers the format."""
     programs = executor_environment(tmp_path, with_leveret=False)
-    job = job_for(leveret, fresh("cluster"), tmp_path) | {"register": True}
+    job = job_for(leveret, "from-leveret-on-workers", tmp_path / "shared") | {"register": True}
     with Standalone(tmp_path, programs) as cluster:
         answer = submit(tmp_path, cluster.url, job, "--py-files", str(package_archive(tmp_path)))
-    check(answer, job, leveret)
+    check(Ran(answer, tmp_path / "shared", programs), leveret, "from-leveret-on-workers")
     for each in answer["executors"]:
         assert "leveret.zip" in each["leveret"]
     places = {Path(each["cwd"]).relative_to(tmp_path).parts[0] for each in answer["executors"]}

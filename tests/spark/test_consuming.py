@@ -1,6 +1,9 @@
 """The driver's consumer of a queue: when it begins, how long it waits, what it leaves behind."""
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pika
@@ -9,23 +12,30 @@ import pytest
 from leveret.spark import consuming
 from leveret.spark.consuming import QueueConsumer
 from leveret.spark.errors import BrokerRefused
+from tests.client.proxy import CHANNEL_OPEN_OK, Proxy
 from tests.spark.spooling import options, publish, ready, wait_until
 
 pytestmark = pytest.mark.needs_rabbitmq
 
 
+@contextmanager
+def opened(url: str, queue: str, place: Path) -> Iterator[QueueConsumer]:
+    consumer = QueueConsumer(options(url, queue, place), prefetch=10)
+    try:
+        consumer.open()
+        yield consumer
+    finally:
+        consumer.close()
+
+
 def test_it_consumes_nothing_before_it_is_told_to(rabbitmq, fresh, tmp_path):
     queue = fresh()
     publish(rabbitmq.url, queue, ["a", "b"])
-    consumer = QueueConsumer(options(rabbitmq.url, queue, tmp_path), prefetch=10)
-    try:
-        consumer.open()
+    with opened(rabbitmq.url, queue, tmp_path) as consumer:
         assert consumer.ready() == ready(rabbitmq.url, queue) == 2
         consumer.begin()
         consumer.begin()
         assert len(consumer.take(max_messages=10, max_bytes=None, wait_s=10)) == 2
-    finally:
-        consumer.close()
 
 
 def test_waiting_counts_from_when_the_broker_delivers(rabbitmq, fresh, tmp_path, monkeypatch):
@@ -42,33 +52,50 @@ def test_waiting_counts_from_when_the_broker_delivers(rabbitmq, fresh, tmp_path,
 
     monkeypatch.setattr(consuming.Intake, "_start_consuming", begin_late)
     monkeypatch.setattr(QueueConsumer, "_deliver", deliver_late)
-    consumer = QueueConsumer(options(rabbitmq.url, queue, tmp_path), prefetch=10)
-    try:
-        consumer.open()
+    with opened(rabbitmq.url, queue, tmp_path) as consumer:
         consumer.begin()
         assert len(consumer.take(max_messages=1, max_bytes=None, wait_s=0.3)) == 1
-    finally:
-        consumer.close()
 
 
 def test_a_question_without_an_answer_leaves_no_channel_open(rabbitmq, fresh, tmp_path, monkeypatch):
     queue = fresh()
     publish(rabbitmq.url, queue, [])
-    consumer = QueueConsumer(options(rabbitmq.url, queue, tmp_path), prefetch=10)
 
     async def silent(*_: object) -> int:
         await asyncio.sleep(60)
         return 0
 
-    try:
-        consumer.open()
+    with opened(rabbitmq.url, queue, tmp_path) as consumer:
         with monkeypatch.context() as patched:
             patched.setattr(consuming, "depth", silent)
             assert [consumer.ready(0.05) for _ in range(3)] == [None] * 3
         assert consumer.ready() == 0
         wait_until(lambda: not consumer._connection.connection.session._channels, "channels are closed")
-    finally:
-        consumer.close()
+
+
+def test_a_wire_that_is_cut_while_the_broker_is_asked_costs_nothing(rabbitmq, fresh, tmp_path):
+    queue = fresh()
+    publish(rabbitmq.url, queue, ["a"])
+    with Proxy(rabbitmq.url) as proxy:
+        fault = proxy.plan(CHANNEL_OPEN_OK)
+        with opened(proxy.url, queue, tmp_path) as consumer:
+            assert consumer.depth() == 1
+        assert fault.happened.is_set()
+
+
+def test_who_is_cancelled_by_the_broker_knows_that_what_was_taken_may_come_again(rabbitmq, fresh, tmp_path):
+    queue = fresh()
+    publish(rabbitmq.url, queue, ["a", "b"])
+    with opened(rabbitmq.url, queue, tmp_path) as consumer:
+        consumer.begin()
+        assert len(consumer.take(max_messages=1, max_bytes=None, wait_s=10)) == 1
+        connection = pika.BlockingConnection(pika.URLParameters(rabbitmq.url))
+        connection.channel().queue_delete(queue)
+        connection.close()
+        wait_until(lambda: consumer.interrupted, "it knows")
+        publish(rabbitmq.url, queue, ["c"])
+        (delivery,) = consumer.take(max_messages=2, max_bytes=None, wait_s=10)
+        assert delivery.body == b"c"
 
 
 @pytest.mark.parametrize("kind", ["classic", "quorum", "stream"])

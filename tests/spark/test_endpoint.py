@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from leveret.flight import actions
+from leveret.spark import endpoint
 from leveret.spark.calls import Calls
 from leveret.spark.endpoint import Endpoint, find
 from leveret.spark.errors import BrokerAway, BrokerRefused
@@ -64,6 +65,24 @@ def test_a_leveret_without_flight_is_refused_and_not_read_in_another_way():
         pytest.raises(BrokerAway, match=r"offered no Flight endpoint for 0.3 s \(start it"),
     ):
         find(options(broker.url, brokerTimeout="300ms"))
+
+
+def test_a_broker_that_hangs_up_at_once_is_asked_again(leveret, monkeypatch):
+    """It was killed when it had just opened the connection."""
+    opened = endpoint.BlockingConnection.open
+    left = [True, True]
+
+    def open_and_lose(connection: endpoint.BlockingConnection, timeout_s: float) -> None:
+        opened(connection, timeout_s)
+        if left and left.pop():
+            connection.run(connection.connection.close())
+
+    monkeypatch.setattr(endpoint.BlockingConnection, "open", open_and_lose)
+    assert find(options(leveret.url)).is_leveret
+    assert left == []
+    left += [True] * 100
+    with pytest.raises(BrokerAway, match="has hung up"):
+        find(options(leveret.url, brokerTimeout="300ms"))
 
 
 def test_a_leveret_whose_flight_endpoint_still_starts_is_waited_for():

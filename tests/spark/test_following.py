@@ -12,7 +12,7 @@ from leveret.spark import following
 from leveret.spark.consuming import connected
 from leveret.spark.following import Follower, StreamEnds
 from leveret.spark.streams import StreamBatchReader
-from tests.client.proxy import BROKER, Proxy
+from tests.client.proxy import BROKER, CHANNEL_OPEN_OK, Proxy, Where
 from tests.spark.spooling import ready, wait_until
 from tests.spark.test_streams import append, bodies, declare, options, rows_of, second_after_now
 
@@ -91,6 +91,20 @@ def test_a_connection_can_be_used_after_a_follower_that_had_enough(rabbitmq, str
         assert another.take(1, 5)[0].body == first.body
     assert connection.connection.session is session
     connection.close()
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_wire_that_is_cut_while_the_broker_is_asked_costs_nothing(rabbitmq, stream, number):
+    with Proxy(rabbitmq.url) as proxy:
+        ends = StreamEnds(options(proxy.url, stream))
+        fault = proxy.plan(CHANNEL_OPEN_OK, number, Where.BEFORE)
+        try:
+            ends.open()
+            assert ends.first() == 0
+            assert ends.stop() > len(LARGE)
+        finally:
+            ends.close()
+        assert fault.happened.is_set()
 
 
 # times

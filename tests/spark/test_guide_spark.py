@@ -16,6 +16,8 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from leveret.broker import leases as broker_leases
 from leveret.broker import stages as broker_stages
 from leveret.broker import weighing
+from leveret.broker.accounts import hash_password
+from leveret.broker.definitions import PermissionRow, UserRow
 from leveret.client import Binding, BlockingConnection, Exchange, Queue, Topology
 from leveret.spark import columns, options, rows
 from leveret.spark import tasks as spark_tasks
@@ -209,6 +211,22 @@ def _another_queue(broker: Broker) -> object:
     return now.latestOffset(before, now.getDefaultReadLimit())
 
 
+def _another_broker(broker: Broker) -> object:
+    now = reader(url=broker.url, cursor="c", queue="a")
+    before = now.initialOffset() | {"log": 1}
+    return now.latestOffset(before, now.getDefaultReadLimit())
+
+
+def _no_right(broker: Broker) -> object:
+    def add() -> None:
+        accounts = broker.server.broker.accounts
+        accounts.put(UserRow("rita", hash_password(b"secret", b"salt")))
+        accounts.permit(PermissionRow("/", "rita", "^$", "^$", "^$"))
+
+    broker.call(add)
+    return sink_of("body", exchange="amq.topic", user="rita", password="secret")(broker)
+
+
 WRONG: dict[str, Callable[[Broker], object]] = {
     "an unknown option": stream_of(ques="a"),
     "neither queue, stream nor topic": stream_of(cursor="c"),
@@ -224,9 +242,12 @@ WRONG: dict[str, Callable[[Broker], object]] = {
     "a position behind the end": stream_of(stream="s", cursor="c", startingPosition="5"),
     "the wrong password": stream_of(queue="a", cursor="c", password="wrong"),
     "a checkpoint of another queue": _another_queue,
+    "a checkpoint of another broker": _another_broker,
     "rows without a body": sink_of("app_id", routingKey="a"),
     "a column that means nothing": sink_of("boddy", routingKey="a"),
     "nowhere to go": sink_of("body"),
+    "no such exchange": sink_of("body", exchange="nowhere"),
+    "no right to write": _no_right,
     "overwriting": sink_of("body", overwrite=True, routingKey="a"),
 }
 SAID = {row[0]: row[1].strip("`") for row in table("## When something is wrong")}
@@ -251,7 +272,7 @@ def test_the_failures_of_running_queries_are_words_of_the_sources():
     """Sentences are written over several lines there."""
     sources = "\n".join(
         file.read_text(encoding="utf-8")
-        for folder in ("spark", "broker")
+        for folder in ("spark", "broker", "storage")
         for file in (SOURCES / folder).glob("*.py")
     )
     joined = re.sub(r'"\s*\n\s*f?"', "", sources)

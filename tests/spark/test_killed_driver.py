@@ -1,119 +1,119 @@
-"""A driver that is killed: the table ends equal to what was published, none missing, none twice."""
+"""A driver that is killed in the middle: the table ends equal to what was published, nothing lost or twice.
+
+One driver reads a queue and a topic, each into a table, since starting Spark takes longest. When both have
+committed batches and are at a phase of another one, it is killed with all its processes. Messages come
+meanwhile; then another driver, the session of the tests, takes up what it finds in the checkpoints.
+"""
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
-from urllib.parse import unquote
+from typing import Any, NamedTuple
 
-import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import SparkSession
 
+from leveret.testing.broker import Broker
+from tests.soak.gated import AFTER_ACK, BEFORE_ACK, PLANNED, RUNNING
+from tests.soak.gates import Gates, wait_until
+from tests.soak.kills import LOCAL
+from tests.soak.pipeline import FILE
+from tests.soak.processes import Driver
 from tests.spark.partitions import lag, make_topic, spread
 from tests.spark.queues import bodies, publish
 from tests.spark.settings import only_in_soak
 
 pytestmark = [pytest.mark.needs_java, pytest.mark.timeout(900)]
 
-ROOT = Path(__file__).parents[2]
 WAIT_S = 300
+MEANWHILE = bodies(3000, 3500)
+"""What is published when the driver is dead: if more is left than that, it had not come to the end."""
+PHASES = [RUNNING, *(pytest.param(each, marks=only_in_soak) for each in (PLANNED, BEFORE_ACK, AFTER_ACK))]
 
 
-class Driver:
-    """`tests.spark.driver` in a process group of its own, so that its JVM and its workers die with it."""
+class Query(NamedTuple):
+    """From a queue or a topic to a table in `place`."""
 
-    def __init__(self, job: dict, log: Path) -> None:
-        environment = {
-            **os.environ,
-            "PYSPARK_PYTHON": sys.executable,
-            "PYSPARK_DRIVER_PYTHON": sys.executable,
+    place: Path
+    source: dict[str, str]
+    publish: Callable[[Iterable[bytes]], None]
+
+    @property
+    def gates(self) -> Gates:
+        return Gates(self.place / "gates")
+
+    def job(self) -> dict[str, Any]:
+        """For the driver that is killed."""
+        return {
+            "kind": FILE,
+            "options": {**self.source, "maxMessagesPerTrigger": "300", "gates": str(self.place / "gates")},
+            "checkpoint": str(self.place / "checkpoint"),
+            "table": str(self.place / "table"),
         }
-        self._log = log.open("ab")
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.spark.driver", json.dumps(job)],
-            cwd=ROOT,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            text=True,
-            start_new_session=True,
+
+    def has_committed(self) -> bool:
+        return any((self.place / "checkpoint" / "commits").glob("[0-9]*"))
+
+    def table_of_another_driver(self, spark: SparkSession) -> list[bytes]:
+        """What it has at the end, sorted."""
+        rows = spark.readStream.format("leveret").options(**self.source).load()
+        writing = rows.writeStream.format("parquet").trigger(availableNow=True)
+        checkpointed = writing.option("checkpointLocation", str(self.place / "checkpoint"))
+        assert checkpointed.start(str(self.place / "table")).awaitTermination(WAIT_S)
+        return sorted(bytes(row.body) for row in spark.read.parquet(str(self.place / "table")).collect())
+
+
+def kill_a_driver_of(queries: list[Query], phase: str) -> None:
+    """When each has committed something, and is at this phase of a later batch."""
+    job = {"module": "tests.soak.driver", "master": LOCAL, "queries": [query.job() for query in queries]}
+    with Driver(job) as driver:
+
+        def wait_for(what: str, holds: Callable[[Query], bool]) -> None:
+            wait_until(lambda: all(map(holds, queries)) or not driver.runs, lambda: f"{what}: {driver.said}")
+            assert driver.runs, driver.said
+
+        wait_for("a batch is committed", Query.has_committed)
+        for query in queries:
+            query.gates.arm(phase)
+            query.publish(bodies(1000, 3000))
+        wait_for(phase, lambda query: query.gates.holder(phase) is not None)
+
+
+@pytest.fixture(scope="module", params=PHASES)
+def killed(
+    request: pytest.FixtureRequest, leveret: Broker, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Query]:
+    """The queries of a driver that is dead, and whose batches are half done."""
+    place, name, url = tmp_path_factory.mktemp("killed"), f"killed-when-{request.param}", leveret.url
+    make_topic(url, f"{name}-topic", 3)
+    queries = {
+        kind: Query(place / kind, {"url": url, kind: f"{name}-{kind}", "cursor": "lake"}, publishing)
+        for kind, publishing in (
+            ("queue", partial(publish, url, f"{name}-queue")),
+            ("topic", partial(spread, url, f"{name}-topic")),
         )
-
-    def wait_for(self, *words: str) -> None:
-        """Reads until it says something that begins like this."""
-        for line in self.process.stdout:
-            if line.startswith(words):
-                return
-        raise AssertionError(f"it ended without saying {words}")
-
-    def kill(self) -> None:
-        os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-        self.process.stdout.close()
-        self._log.close()
-
-    def finish(self) -> int:
-        self.process.communicate(timeout=WAIT_S)
-        self._log.close()
-        return self.process.returncode
-
-
-def table(place: Path) -> list[bytes]:
-    """What Spark's log of the table names; files of batches that were never committed lie beside it."""
-    found = []
-    for name in place.glob("_spark_metadata/[0-9]*"):
-        for line in name.read_text().splitlines()[1:]:
-            path = unquote(json.loads(line)["path"]).removeprefix("file://")
-            found += pq.ParquetFile(path).read(columns=["body"]).column("body").to_pylist()
-    return found
-
-
-def interrupted(source: dict, place: Path, moment: str, *, meanwhile: Callable[[], None]) -> None:
-    """A query whose driver is killed, and another driver that brings it to the end."""
-    job = {
-        "table": str(place / "table"),
-        "checkpoint": str(place / "checkpoint"),
-        "options": {**source, "cursor": "lake"},
     }
-    limited = {**job, "options": {**job["options"], "maxMessagesPerTrigger": "300"}}
-    driver = Driver(limited, place / "log")
-    try:
-        driver.wait_for(moment)
-    finally:
-        driver.kill()
-    meanwhile()
-    code = Driver({**job, "once": True}, place / "log").finish()
-    assert code == 0, (place / "log").read_text()[-3000:]
+    for query in queries.values():
+        query.publish(bodies(0, 1000))
+    kill_a_driver_of(list(queries.values()), request.param)
+    for query in queries.values():
+        query.publish(MEANWHILE)
+    return queries
 
 
-@only_in_soak
-@pytest.mark.parametrize("moment", ["started", "batch 1"])
-def test_a_killed_driver_is_restarted_and_the_table_is_exact(leveret, fresh, tmp_path, moment):
-    queue = fresh("queue")
-    publish(leveret.url, queue, bodies(0, 3000))
-    interrupted(
-        {"url": leveret.url, "queue": queue},
-        tmp_path,
-        moment,
-        meanwhile=lambda: publish(leveret.url, queue, bodies(3000, 3500)),
-    )
-    assert sorted(table(tmp_path / "table")) == sorted(bodies(0, 3500))
-    assert (leveret.depth(queue), leveret.unacked(queue)) == (0, 0)
+def test_a_queue_whose_driver_was_killed_in_the_middle_is_a_table_exactly_and_then_empty(
+    spark, leveret, killed
+):
+    query = killed["queue"]
+    assert leveret.depth(query.source["queue"]) + leveret.unacked(query.source["queue"]) > len(MEANWHILE)
+    assert query.table_of_another_driver(spark) == sorted(bodies(0, 3500))
+    assert (leveret.depth(query.source["queue"]), leveret.unacked(query.source["queue"])) == (0, 0)
 
 
-def test_of_a_topic_too_and_its_group_has_come_to_the_end(leveret, fresh, tmp_path):
-    topic = make_topic(leveret.url, fresh("topic"), 3)
-    spread(leveret.url, topic, bodies(0, 3000))
-    interrupted(
-        {"url": leveret.url, "topic": topic},
-        tmp_path,
-        "batch 1",
-        meanwhile=lambda: spread(leveret.url, topic, bodies(3000, 3500)),
-    )
-    assert sorted(table(tmp_path / "table")) == sorted(bodies(0, 3500))
-    assert lag(leveret, topic, "lake") == 0
+def test_so_is_a_topic_and_its_group_has_come_to_the_end(spark, leveret, killed):
+    query = killed["topic"]
+    assert lag(leveret, query.source["topic"], "lake") > len(MEANWHILE)
+    assert query.table_of_another_driver(spark) == sorted(bodies(0, 3500))
+    assert lag(leveret, query.source["topic"], "lake") == 0

@@ -8,6 +8,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 
 from leveret.client import BlockingConnection
 from leveret.spark.errors import BrokerRefused, WrongCheckpoint
+from leveret.testing.broker import Broker
 from tests.spark.queues import Run, bodies, publish, reader
 
 
@@ -167,6 +168,23 @@ def test_a_checkpoint_of_something_else_is_refused(leveret, queue, options, chan
     with pytest.raises(WrongCheckpoint, match=sentence):
         run.plan()
     assert leveret.depth(queue) == 3
+
+
+def test_a_checkpoint_of_a_queue_of_that_name_at_another_broker_is_refused(own_leveret, tmp_path):
+    """Whose queue was declared as early, and is leased to a query of the same name."""
+    with Broker(tmp_path / "other", flight=True) as other:
+        for broker in (own_leveret, other):
+            publish(broker.url, "q", bodies(0, 3))
+        checkpoint = {}
+        assert taken(Run(checkpoint, url=other.url, queue="q", cursor="lake").batch()) == bodies(0, 3)
+        assert len(Run({}, url=own_leveret.url, queue="q", cursor="lake").plan()) == 1
+        with pytest.raises(WrongCheckpoint, match=r"an earlier queue 'q', .*, or to one of another broker"):
+            Run(checkpoint, url=own_leveret.url, queue="q", cursor="lake").plan()
+        looking = {"queue": "q", "cursor": "lake", "ackMode": "none"}
+        checkpoint = {"committed": Run({}, url=other.url, **looking).start()}
+        with pytest.raises(WrongCheckpoint, match="or to one of another broker"):
+            Run(checkpoint, url=own_leveret.url, **looking).plan()
+    assert own_leveret.unacked("q") == 3
 
 
 def test_a_checkpoint_of_another_kind_of_source_is_refused(leveret, queue, options):

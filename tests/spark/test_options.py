@@ -94,6 +94,7 @@ def test_a_stream_starts_at_any_position(text, position):
             "option startingTimestamp '0001-01-01T00:00:00+05:00' is not in the years 1 to 9999 of UTC",
         ),
         ({"asyncProgressTrackingEnabled": "true"}, "asynchronous progress tracking can't be used"),
+        ({"asyncProgressTracking": "false"}, "the source has no option 'asyncProgressTracking'"),
     ],
 )
 def test_a_wrong_option_is_one_sentence(options, sentence):

@@ -32,6 +32,17 @@ def test_a_batch_has_so_many_bytes_at_most_and_one_message_at_least(leveret, que
     assert (leveret.depth(queue), leveret.unacked(queue)) == (9, 0)
 
 
+def test_how_far_the_queue_goes_is_in_the_progress(leveret, queue, options):
+    run = Run({}, **options, maxMessagesPerTrigger="4")
+    assert run.reader.reportLatestOffset() is None
+    run.batch()
+    assert run.reader.reportLatestOffset() == run.start() | {"offset": 9}
+    publish(leveret.url, queue, [b"one more"])
+    for _ in range(4):
+        run.batch()
+    assert run.reader.reportLatestOffset() == run.start() == run.start() | {"offset": 10}
+
+
 def test_of_two_limits_the_nearer_one_counts(options):
     run = Run({}, **options, maxBytesPerTrigger="350", maxMessagesPerTrigger="2")
     assert run.reader.getDefaultReadLimit() == ReadMaxRows(2)

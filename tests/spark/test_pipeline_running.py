@@ -15,7 +15,8 @@ import pytest
 from typer.testing import CliRunner
 
 from leveret.cli.main import app
-from leveret.spark.pipelines import BadPipeline, Pipeline
+from leveret.spark.errors import SparkSideError
+from leveret.spark.pipelines import BadPipeline, Pipeline, running
 from leveret.spark.pipelines.declaration import read
 from leveret.spark.pipelines.failures import first_cause
 from leveret.spark.pipelines.interrupts import Interrupts
@@ -198,3 +199,20 @@ def test_ctrl_c_while_spark_starts_ends_the_run(place):
     assert process.returncode == 128 + signal.SIGINT, said
     assert (json.loads(out)["state"], place.status.state) == ("stopped", "stopped")
     assert "Traceback" not in said
+
+
+def test_a_status_that_can_not_be_written_for_a_while_does_not_end_the_query(monkeypatch):
+    waits, said, stopped = iter([False, False, True]), [], []
+    query = SimpleNamespace(awaitTermination=lambda _: next(waits), stop=lambda: stopped.append(True))
+
+    def say(status: str, **changes: str) -> None:
+        said.append((status, changes))
+        if len(said) != 2:
+            raise SparkSideError("the checkpoint's disk is full")
+
+    told = running.Told("before", None, None)
+    monkeypatch.setattr(told, "say", say)
+    monkeypatch.setattr(running, "progressed", lambda *_: "now")
+    running._follow(query, None, told, lambda: False)
+    assert said == [("now", {}), ("now", {}), ("now", {"state": "stopped"})]
+    assert stopped == [True]

@@ -1,6 +1,7 @@
 """Writing to a broker that is not Leveret: a real RabbitMQ."""
 
 import datetime
+from contextlib import ExitStack
 from functools import partial
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ from leveret.spark.options import SinkOptions
 from leveret.spark.published import NotPublished, PublishStreamWriter, PublishWriter, producer_of
 from leveret.spark.rows import BadValue
 from leveret.spark.sink import Attempt, Staged
+from tests.client.proxy import CONFIRM, PUBLISHED_BODY, Proxy, Where
 from tests.spark.tasks import bodies, channel, declare, drained, run_task, schema_of, texts_in
 
 pytestmark = pytest.mark.needs_rabbitmq
@@ -27,8 +29,8 @@ def run(fresh):
     return partial(run_task, query=fresh("query"))
 
 
-def stream(rabbitmq, queue="", columns=bodies("x"), **more) -> PublishStreamWriter:  # noqa: B008  (never changed)
-    said = {"url": rabbitmq.url, "routing_key": queue, "broker_timeout_s": 30.0, **more}
+def stream(broker, queue="", columns=bodies("x"), **more) -> PublishStreamWriter:  # noqa: B008  (never changed)
+    said = {"url": broker.url, "routing_key": queue, "broker_timeout_s": 30.0, **more}
     return PublishStreamWriter(SinkOptions(**said), schema_of(columns))
 
 
@@ -187,6 +189,56 @@ def test_a_broker_that_is_away_fails_the_task_without_showing_the_password(run):
     with pytest.raises(BrokerAway, match="no broker answered at") as raised:
         run(PublishStreamWriter(said, schema_of(bodies("x"))), [bodies("a")])
     assert "secret" not in str(raised.value)
+
+
+# a wire that is cut
+
+ROWS = [[f"{part}-{number}" for number in range(1_000)] for part in range(3)]
+
+
+def batches_of(parts: list[list[str]]) -> list[pa.RecordBatch]:
+    return [bodies(*rows) for rows in parts]
+
+
+def expected(query: str) -> set[tuple[str, str]]:
+    """Each of these rows with the id that it has whenever it is published."""
+    rows = [row for part in ROWS for row in part]
+    return {(f"{query}-0-0-{number:016x}", row) for number, row in enumerate(rows)}
+
+
+@pytest.mark.parametrize("where", list(Where))
+@pytest.mark.parametrize(
+    ("kind", "numbers"), [(PUBLISHED_BODY, (500, 2_900)), (CONFIRM, (1, 2))], ids=["rows", "confirms"]
+)
+def test_a_task_whose_wire_is_cut_ends_well_and_no_row_is_lost(rabbitmq, queue, fresh, kind, numbers, where):
+    query = fresh("query")
+    with Proxy(rabbitmq.url) as proxy:
+        faults = [proxy.plan(kind, number, where) for number in numbers]
+        assert run_task(stream(proxy, queue), batches_of(ROWS), query=query).rows == 3_000
+        assert all(fault.wait() for fault in faults)
+        assert proxy.connections > len(faults)
+    found = drained(rabbitmq.url, queue)
+    assert {(properties.message_id, body.decode()) for properties, body in found} == expected(query)
+
+
+def test_a_task_that_failed_because_its_wire_stayed_cut_is_run_again(rabbitmq, queue, fresh):
+    query = fresh("query")
+    with Proxy(rabbitmq.url) as proxy, ExitStack() as away:
+
+        def batches():
+            first, *others = batches_of(ROWS)
+            yield first
+            away.enter_context(proxy.refusing())
+            proxy.plan(PUBLISHED_BODY, 500, Where.AFTER)
+            yield from others
+
+        with pytest.raises(NotPublished, match="is lost"):
+            run_task(stream(proxy, queue, broker_timeout_s=2.0), batches(), query=query, attempt=0)
+        away.close()
+        run_task(stream(proxy, queue), batches_of(ROWS), query=query, attempt=1)
+    found = drained(rabbitmq.url, queue)
+    assert len(found) >= 4_000, "what the first attempt has published stays"
+    assert {(properties.message_id, body.decode()) for properties, body in found} == expected(query)
 
 
 # the driver

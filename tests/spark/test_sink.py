@@ -7,7 +7,7 @@ from functools import partial
 
 import pyarrow as pa
 import pytest
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql.functions import lit
 
 from leveret.spark import sink
@@ -350,6 +350,56 @@ def test_columns_that_make_no_messages_are_refused_on_the_driver(spark, leveret,
     with pytest.raises(AnalysisException) as raised:
         written(spark.range(1).selectExpr(columns), leveret, queue).save()
     assert sentence in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "sentence"),
+    [
+        (["body", "queue AS boddy"], {"routingKey": "k"}, "column 'boddy' means nothing for a message"),
+        (["routing_key"], {"routingKey": "k"}, "there is no column 'body'"),
+        (["body"], {"routingKey": "k", "mandatroy": "no"}, "the sink has no option 'mandatroy'"),
+        (["body"], {"exchange": "missing"}, "no exchange 'missing' in vhost '/'"),
+    ],
+)
+def test_what_the_sink_refuses_of_a_stream_is_not_acked(
+    spark, leveret, queue, tmp_path, columns, options, sentence
+):
+    with channel(leveret.url) as publishing:
+        publishing.basic_publish("", queue, b"x")
+    source = {"url": leveret.url, "queue": queue, "cursor": "forward"}
+    rows = spark.readStream.format("leveret").options(**source).load().selectExpr(*columns)
+    place = {"checkpointLocation": str(tmp_path / "checkpoint")}
+    writing = rows.writeStream.format("leveret").options(url=leveret.url, **options, **place)
+    with pytest.raises((AnalysisException, StreamingQueryException)) as raised:
+        writing.trigger(availableNow=True).start().awaitTermination(60)
+    assert sentence in str(raised.value)
+    assert leveret.depth(queue) + leveret.unacked(queue) == 1
+    assert not list((tmp_path / "checkpoint").glob("commits/[0-9]*"))
+
+
+def test_an_exchange_that_goes_while_a_batch_is_written_keeps_nothing_from_being_committed(
+    spark, leveret, queue, fresh, tmp_path
+):
+    """Its rows are where they were to go: here the exchange for others is deleted by the task."""
+    side, url = fresh("exchange"), leveret.url
+    with channel(url) as declaring:
+        declaring.exchange_declare(side, "fanout")
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "1.txt").write_text("a\nb\n")
+
+    def and_delete(batches):
+        for batch in batches:
+            with channel(url) as deleting:
+                deleting.exchange_delete(side)
+            yield batch
+
+    rows = spark.readStream.text(str(tmp_path / "in")).selectExpr("value AS body")
+    rows = rows.mapInArrow(and_delete, "body STRING")
+    options = {"url": url, "routingKey": queue, "unroutableExchange": side}
+    place = {"checkpointLocation": str(tmp_path / "checkpoint")}
+    writing = rows.writeStream.format("leveret").options(**options, **place)
+    assert writing.trigger(availableNow=True).start().awaitTermination(60)
+    assert sorted(texts_in(url, queue)) == ["a", "b"]
 
 
 def test_nothing_is_overwritten(spark, leveret, queue):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,26 @@ def accounts(leveret: Broker) -> None:
             known.permit(PermissionRow("/", name, ".*", ".*", read))
 
     leveret.call(add)
+
+
+@pytest.fixture
+def log_file(spark: SparkSession, tmp_path: Path) -> Iterator[Path]:
+    """All that Spark logs meanwhile, which is more than it usually does."""
+    jvm = spark._jvm
+    logging = jvm.org.apache.logging.log4j
+    file = tmp_path / "spark.log"
+    builder = logging.core.appender.FileAppender.newBuilder().withFileName(str(file))
+    appender = builder.setName("tests").build()
+    appender.start()
+    root = logging.LogManager.getRootLogger()
+    spark.sparkContext.setLogLevel("INFO")
+    logging.core.config.Configurator.setLevel("org.apache.spark.sql", logging.Level.DEBUG)
+    root.addAppender(appender)
+    yield file
+    root.removeAppender(appender)
+    appender.stop()
+    logging.core.config.Configurator.setLevel("org.apache.spark.sql", logging.Level.ERROR)
+    spark.sparkContext.setLogLevel("ERROR")
 
 
 def stream(spark: SparkSession, leveret: Broker, name: str, **options: str):
@@ -156,7 +177,9 @@ def test_the_format_can_be_registered_too(spark, leveret, queue):
 
 @pytest.mark.usefixtures("accounts")
 @pytest.mark.parametrize("way", ["url", "options"])
-def test_passwords_are_in_no_plan_no_progress_and_no_checkpoint(spark, leveret, queue, tmp_path, way):
+def test_passwords_are_in_no_plan_no_progress_no_log_and_no_checkpoint(
+    spark, leveret, queue, tmp_path, log_file, way
+):
     publish(leveret.url, queue, bodies(0, 5))
     address = f"127.0.0.1:{leveret.port}"
     login = {"url": f"amqp://spark:{SECRET}@{address}/"}
@@ -176,7 +199,21 @@ def test_passwords_are_in_no_plan_no_progress_and_no_checkpoint(spark, leveret, 
     for file in (tmp_path / "checkpoint").rglob("*"):
         if file.is_file():
             shown.write(file.read_bytes().decode("utf-8", "replace"))
-    assert SECRET not in shown.getvalue()
+    copied = batch.select("body", f.lit(f"{queue}-copy").alias("routing_key"))
+    publish(leveret.url, f"{queue}-copy", [])
+    copied.write.format("leveret").options(**login).mode("append").save()
+    forwarded = rows.select("body", f.lit(f"{queue}-copy").alias("routing_key")).writeStream
+    forwarding = forwarded.format("leveret").options(**login, checkpointLocation=str(tmp_path / "forwarded"))
+    query = forwarding.trigger(availableNow=True).start()
+    assert query.awaitTermination(WAIT_S)
+    with contextlib.redirect_stdout(shown):
+        query.explain(True)
+    for file in (tmp_path / "forwarded").rglob("*"):
+        if file.is_file():
+            shown.write(file.read_bytes().decode("utf-8", "replace"))
+    logged = log_file.read_text("utf-8", "replace")
+    assert "Starting task" in logged
+    assert SECRET not in shown.getvalue() + logged
     assert written(spark, tmp_path) == bodies(0, 5)
 
 

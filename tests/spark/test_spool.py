@@ -163,6 +163,60 @@ def test_of_two_runs_the_later_one_writes_and_the_earlier_one_is_told(tmp_path):
     assert later.write([chunk(b"c")], ids("c")) == 2
 
 
+def test_a_run_that_settles_too_late_takes_nothing_of_the_later_one_away(tmp_path):
+    """It was stopped for a while between its look at who it is and its word on what is settled."""
+    clock = Clock()
+    earlier = opened(tmp_path, clock=clock)
+    for name in "ab":
+        earlier.write([chunk(name.encode())], ids(name))
+    write = earlier._place.write_bytes
+
+    def write_late(name: str, data: bytes) -> None:
+        later = opened(tmp_path, clock=clock)
+        later.settle(2)
+        later.write([chunk(b"c")], ids("c"))
+        later.settle(3)
+        write(name, data)
+
+    earlier._place.write_bytes = write_late
+    with pytest.raises(TakenOver):
+        earlier.settle(1)
+    last = opened(tmp_path, clock=clock)
+    assert (last.settled, last.last) == (3, 3)
+    assert last.find(ids("a", "b", "c", "d")).tolist() == [SETTLED, SETTLED, SETTLED, NEW]
+
+
+def test_what_a_run_that_is_over_has_settled_too_late_is_not_taken_for_the_last_word(tmp_path, monkeypatch):
+    """Though its number is higher: it had another checkpoint."""
+    clock = Clock()
+    earlier = opened(tmp_path, clock=clock)
+    for name in "abc":
+        earlier.write([chunk(name.encode())], ids(name))
+    later = opened(tmp_path, clock=clock)
+    with monkeypatch.context() as patched:
+        patched.setattr(earlier, "check", lambda: None)  # it looked a moment too early
+        patched.setattr(earlier, "_sweep", lambda *_: None)
+        earlier.settle(3)
+    later.settle(1)
+    last = opened(tmp_path, clock=clock)
+    assert (last.settled, last.last) == (1, 3)
+    assert last.find(ids("a", "b", "c")).tolist() == [SETTLED, 2, 3]
+
+
+def test_a_run_that_opens_too_slowly_takes_nothing_of_the_later_one_away(tmp_path, monkeypatch):
+    """Not even what that has put together of the ids it knows."""
+    monkeypatch.setattr(Spool, "check", lambda _: None)  # it looked a moment too early
+    clock = Clock()
+    slow = opened(tmp_path, clock=clock)
+    later = opened(tmp_path, clock=clock)
+    for number in range(40):
+        later.settle(later.write([chunk(b"x")], ids(f"{number}")))
+    known = files(tmp_path, "known/*")
+    assert known
+    slow._sweep_leftovers()
+    assert files(tmp_path, "known/*") == known
+
+
 def test_of_two_batches_with_one_number_the_one_of_the_later_run_counts(tmp_path):
     earlier = opened(tmp_path)
     later = opened(tmp_path)

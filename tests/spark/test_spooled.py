@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from pamqp import commands
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from leveret.spark import consuming
+from leveret.spark import consuming, spooled
 from leveret.spark.errors import (
     BadOption,
     BrokerAway,
@@ -20,7 +21,7 @@ from leveret.spark.errors import (
     WrongCheckpoint,
 )
 from leveret.spark.options import SourceOptions
-from leveret.spark.spool import TakenOver
+from leveret.spark.spool import Spool, TakenOver
 from leveret.spark.spooled import SpoolStreamReader
 from leveret.testing.broker import Broker
 from tests.client.proxy import ACK, DELIVERED_BODY, Proxy, Where
@@ -224,6 +225,24 @@ def test_a_message_that_was_published_twice_is_read_once_and_that_is_said(rabbit
             driver.batch()
         driver.plan()
     assert driver.rows == ["same"]
+    assert empties(rabbitmq.url, queue)
+
+
+def test_ids_are_remembered_as_long_as_the_option_says(rabbitmq, fresh, tmp_path, monkeypatch):
+    queue, now_s = fresh(), 1_000_000.0
+    monkeypatch.setattr(spooled, "Spool", partial(Spool, clock=lambda: now_s))
+    publish(rabbitmq.url, queue, ["daily"])
+    with driving(options(rabbitmq.url, queue, tmp_path, dedupWindow="90s")) as driver:
+        driver.until(1)
+        now_s += 89
+        publish(rabbitmq.url, queue, ["daily", "within"])
+        with pytest.warns(RuntimeWarning, match="of such messages one is read, within dedupWindow"):
+            driver.until(2)
+        assert driver.rows == ["daily", "within"]
+        now_s += 1
+        publish(rabbitmq.url, queue, ["daily"])
+        driver.until(3)
+    assert driver.rows == ["daily", "daily", "within"]
     assert empties(rabbitmq.url, queue)
 
 

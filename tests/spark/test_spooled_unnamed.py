@@ -1,6 +1,7 @@
 """Messages of RabbitMQ without an id whose channel ends before they are acked, as by `consumer_timeout`."""
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pika
@@ -8,7 +9,9 @@ import pytest
 from pamqp import commands
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from leveret.spark import spooled
 from leveret.spark.spooled import SpoolStreamReader
+from tests.client.proxy import ACK, Proxy
 from tests.spark.spooling import Driver, driving, options, ready, wait_until
 
 pytestmark = [pytest.mark.needs_rabbitmq, pytest.mark.filterwarnings("ignore:messages of queue")]
@@ -33,6 +36,13 @@ def publish_unnamed(url: str, queue: str, bodies: list[str]) -> None:
     for body in bodies:
         properties = pika.BasicProperties(delivery_mode=2, headers={"z": 1, "a": 2})
         channel.basic_publish("", queue, body.encode(), properties, mandatory=True)
+    connection.close()
+
+
+def get(url: str, queue: str, *, auto_ack: bool = False) -> None:
+    """Another consumer takes a message; without `auto_ack` it returns it by leaving."""
+    connection = pika.BlockingConnection(pika.URLParameters(url))
+    assert connection.channel().basic_get(queue, auto_ack=auto_ack)[0] is not None
     connection.close()
 
 
@@ -102,12 +112,39 @@ def test_messages_that_are_alike_all_come(rabbitmq, queue, tmp_path):
 
 def test_what_another_consumer_returned_is_no_copy(rabbitmq, queue, tmp_path):
     publish_unnamed(rabbitmq.url, queue, BODIES[:1])
-    connection = pika.BlockingConnection(pika.URLParameters(rabbitmq.url))
-    assert connection.channel().basic_get(queue)[0] is not None
-    connection.close()
+    get(rabbitmq.url, queue)
     with driving(options(rabbitmq.url, queue, tmp_path)) as driver:
         driver.until(1)
     assert driver.rows == BODIES[:1]
+
+
+@pytest.mark.parametrize(("passed_s", "times"), [(89.0, 1), (90.0, 2)])
+def test_what_was_lost_is_expected_as_long_as_the_option_says(
+    rabbitmq, queue, tmp_path, monkeypatch, passed_s, times
+):
+    """The lost one went to somebody else, and one that is like it comes back from there."""
+    now_s = 1_000.0
+    monkeypatch.setattr(spooled, "time", SimpleNamespace(monotonic=lambda: now_s))
+    publish_unnamed(rabbitmq.url, queue, ["same"])
+    with (
+        Proxy(rabbitmq.url) as proxy,
+        driving(options(proxy.url, queue, tmp_path, dedupWindow="90s")) as driver,
+    ):
+        wait_until(driver.batch, "a batch")
+        with proxy.refusing():
+            proxy.cut()
+            wait_until(lambda: driver.reader._consumer.interrupted, "the reader knows")
+            wait_until(lambda: ready(rabbitmq.url, queue) == 1, "the message is back")
+            get(rabbitmq.url, queue, auto_ack=True)
+            publish_unnamed(rabbitmq.url, queue, ["same"])
+            get(rabbitmq.url, queue)
+            driver.reader.commit(driver.offsets[-1])
+            now_s += passed_s
+            driver.reader.commit(driver.offsets[-1])
+        wait_until(lambda: driver.batch() or bool(proxy.passed[ACK]), "the other one came")
+        driver.plan()
+        settle_all(driver, rabbitmq.url, queue)
+    assert driver.rows == ["same"] * times
 
 
 def test_with_ack_mode_none_a_channel_that_ends_doubles_nothing(rabbitmq, queue, tmp_path):

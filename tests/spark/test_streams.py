@@ -9,10 +9,14 @@ from typing import Any
 import pika
 import pytest
 from pyspark.errors import StreamingQueryException
+from pyspark.sql import datasource as pyspark
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
 from leveret.client import BlockingConnection, Message
 from leveret.spark import streams
+from leveret.spark.columns import schema_of
+from leveret.spark.datasource import LeveretDataSource
 from leveret.spark.errors import BadOption, BrokerAway, BrokerRefused, DataLost, WrongCheckpoint
 from leveret.spark.following import StreamEnds
 from leveret.spark.options import SourceOptions
@@ -210,7 +214,39 @@ def test_a_batch_read_takes_what_is_there_or_a_range_of_it(rabbitmq, stream):
 
 
 def test_an_empty_stream_is_an_empty_table(rabbitmq, stream):
-    assert StreamBatchReader(options(rabbitmq.url, stream)).partitions() == []
+    chosen = options(rabbitmq.url, stream)
+    reader = StreamBatchReader(chosen)
+    assert reader.partitions() == []
+    assert rows_of(reader, [InputPartition(None)], chosen) == []  # what Spark makes of that
+
+
+@pytest.mark.parametrize(
+    ("pushed", "left", "expected"),
+    [
+        ([pyspark.GreaterThanOrEqual(("offset",), 7), pyspark.LessThan(("offset",), 9)], 0, [7, 8]),
+        ([pyspark.In(("offset",), (2, 5, 99))], 0, [2, 5]),
+        ([pyspark.EqualTo(("routing_key",), "no such key")], 0, []),
+        ([pyspark.StringStartsWith(("routing_key",), "client")], 0, range(10)),
+        ([pyspark.IsNotNull(("enqueued_at",))], 0, []),
+        ([pyspark.EqualTo(("body",), b"m3")], 1, range(10)),
+    ],
+)
+def test_filters_are_taken_or_left_to_spark(rabbitmq, fresh, pushed, left, expected):
+    stream = fresh("client")
+    declare(rabbitmq.url, stream)
+    append(rabbitmq.url, stream, bodies(10))
+    given = {"url": rabbitmq.url, "stream": stream, "pushdown": "true"}
+    reader = LeveretDataSource(given).reader(schema_of(SourceOptions.parse(given)))
+    assert len(list(reader.pushFilters(pushed))) == left
+    partitions = reader.partitions() or [InputPartition(None)]
+    found = [row["offset"] for part in partitions for batch in reader.read(part) for row in batch.to_pylist()]
+    assert found == list(expected)
+
+
+def test_without_pushdown_there_is_nothing_that_spark_would_refuse(rabbitmq, stream):
+    given = {"url": rabbitmq.url, "stream": stream}
+    reader = LeveretDataSource(given).reader(schema_of(SourceOptions.parse(given)))
+    assert type(reader).pushFilters is pyspark.DataSourceReader.pushFilters
 
 
 def test_a_wire_that_is_cut_leaves_nothing_out_and_doubles_nothing(rabbitmq, stream):
@@ -247,6 +283,21 @@ def test_offsets_that_are_deleted_fail_the_query(rabbitmq, shortened):
     reader.stop()
     with pytest.raises(DataLost):
         StreamBatchReader(options(rabbitmq.url, shortened, startingOffset="0")).partitions()
+
+
+def test_offsets_that_are_deleted_while_the_query_runs_fail_it_before_a_task_does(rabbitmq, fresh):
+    name = fresh("stream")
+    declare(rabbitmq.url, name, x_max_length_bytes=20_000, x_stream_max_segment_size_bytes=10_000)
+    append(rabbitmq.url, name, bodies(6))
+    reader = StreamReader(options(rabbitmq.url, name, maxMessagesPerTrigger="3"))
+    start = reader.initialOffset()
+    end = grown(reader, start)
+    assert len(reader.partitions(start, end)) == 1
+    append(rabbitmq.url, name, LONG, window=1)
+    wait_until(lambda: ready(rabbitmq.url, name) < 90, "the first segments are deleted")
+    with pytest.raises(DataLost, match=r"offset 3 of stream '.*' is deleted: the stream begins at \d+"):
+        reader.partitions(end, grown(reader, end))
+    reader.stop()
 
 
 def test_offsets_that_are_deleted_after_the_plan_fail_the_task(rabbitmq, shortened):

@@ -468,6 +468,17 @@ def test_a_checkpoint_of_something_else_is_refused(leveret, topic, options, chan
     assert lag(leveret, topic, "lake") == 3
 
 
+def test_a_checkpoint_of_a_stream_of_that_name_at_another_broker_is_refused(own_leveret, tmp_path):
+    """Whose stream was declared as early: what this one has at its beginning would be passed over."""
+    with Broker(tmp_path / "other", flight=True) as other:
+        for broker in (own_leveret, other):
+            append(broker.url, make_stream(broker.url, "s"), bodies(0, 3))
+        checkpoint = {}
+        assert taken(Run(checkpoint, url=other.url, stream="s", cursor="lake").batch()) == bodies(0, 3)
+        with pytest.raises(WrongCheckpoint, match=r"an earlier stream 's', .*, or to one of another broker"):
+            Run(checkpoint, url=own_leveret.url, stream="s", cursor="lake").plan()
+
+
 def test_a_checkpoint_of_another_kind_of_source_is_refused(leveret, stream, of_stream, options):
     with pytest.raises(WrongCheckpoint, match="not written by a query over a stream or topic of Leveret"):
         Run({"committed": {"lease": 3}}, **of_stream).plan()

@@ -22,9 +22,9 @@ from leveret.storage.files import OsFiles
 from leveret.storage.journal import Outcome
 from leveret.storage.records import PERSISTENT
 from leveret.storage.retention import Retention
-from leveret.storage.store import LOST_AHEAD, Options
+from leveret.storage.store import LOST_AHEAD, Options, Store
 from leveret.testing.disk import FailAt, Operation, SimulatedDisk
-from tests.storage.builders import SMALL, killed, make_store, message, messages
+from tests.storage.builders import SMALL, Clock, entropy, killed, make_store, message, messages
 
 POLICY = Retention(keep_settled=True, max_age_us=5, max_bytes=6, audit_us=7)
 
@@ -34,6 +34,13 @@ class TestLogs:
         assert store.log(log.id) is log
         assert store.logs == {log.id: log}
         assert log.spec.label == "orders"
+
+    def test_ids_begin_where_a_new_store_is_told_to_and_go_on_from_there(self, disk):
+        made = Store(disk, clock=Clock(), entropy=entropy(), options=SMALL, first_id=7 << 20)
+        assert made.create_log(label="first").id == 7 << 20
+        made.close()
+        again = Store(disk, clock=Clock(), entropy=entropy(), options=SMALL, first_id=9 << 20)
+        assert again.create_log(label="second").id == (7 << 20) + 1
 
     @pytest.mark.parametrize("restart", ["closed", "killed"])
     def test_logs_and_their_settings_survive(self, store, log, disk, restart):

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 _QUERY_BYTES_MAX: Final = 200
 _AGAIN_US: Final = 1_000_000
+_RUNS_MAX: Final = 16
+"""So many are known: who asks twice does so soon."""
 
 
 class LeaseRefused(PreconditionFailed):
@@ -100,6 +102,8 @@ class Query:
     """Leases that expired before anybody worked on them: their messages are in later ones."""
     leases: dict[int, LeaseNote] = field(default_factory=dict)
     seen_us: int = 0
+    runs: dict[str, int] = field(default_factory=dict)
+    """The epochs of those that began last, by the names they have given themselves."""
 
     def note(self) -> QueryNote:
         void = sorted(number for number in self.void if number > self.settled)
@@ -113,6 +117,13 @@ class Query:
     @property
     def label(self) -> bytes:
         return b"query " + self.name.encode()
+
+
+def remember(runs: dict[str, int], run: str, epoch: int) -> None:
+    """Notes the epoch of a run; of many the last ones are kept."""
+    runs[run] = epoch
+    if len(runs) > _RUNS_MAX:
+        del runs[next(iter(runs))]
 
 
 class Leases:
@@ -165,19 +176,23 @@ class Leases:
 
     # what queries ask for
 
-    def open(self, name: str, *, timeout_us: int) -> Query:
-        """A run of the query begins: earlier ones are refused from now on."""
+    def open(self, name: str, *, timeout_us: int, run: str = "") -> Query:
+        """A run of the query begins: earlier ones are refused from now on. One that asks again is not new."""
         if not name or not name.isprintable() or len(name.encode()) > _QUERY_BYTES_MAX:
             raise PreconditionFailed(
                 f"{name!r} can't be the name of a query: it has 1 to {_QUERY_BYTES_MAX} printable bytes"
             )
         self._check_free()
         query = self.queries.get(name)
+        if query is not None and run in query.runs:
+            return self.check(name, query.runs[run])
         if query is None:
             query = Query(name, self._floor.epoch, settled=self._floor.lease, last=self._floor.lease)
         self._write(replace(query, epoch=query.epoch + 1, timeout_us=timeout_us))
         query.epoch += 1
         query.timeout_us = timeout_us
+        if run:
+            remember(query.runs, run, query.epoch)
         self.queries[name] = query
         self._seen(query)
         return query
@@ -282,11 +297,17 @@ class Leases:
     def check(self, name: str, epoch: int) -> Query:
         """The query, if this is its present run."""
         query = self.queries.get(name)
-        if query is None or query.epoch != epoch:
-            now = "is not known any more" if query is None else f"is in its run {query.epoch}"
+        over = f"run {epoch} of query '{name}' over {self.queue} is over"
+        if query is None:
+            raise LeaseRefused(
+                "forgotten",
+                f"{over}: the query was ended at the broker, and its messages went back",
+                hint="Start it with a new checkpoint.",
+            )
+        if query.epoch != epoch:
             raise LeaseRefused(
                 "fenced",
-                f"run {epoch} of query '{name}' over {self.queue} is over: the query {now}",
+                f"{over}: the query is in its run {query.epoch}",
                 hint="Another run of the same query has taken over. Two queries need two names.",
             )
         self._seen(query)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from pamqp import commands
 
 from leveret.amqp import methods, properties
-from leveret.amqp.errors import AccessRefused, AmqpError, NotImplemented_, PreconditionFailed
+from leveret.amqp.errors import AmqpError, NotImplemented_, PreconditionFailed
 from leveret.amqp.frames import content_frames
 from leveret.amqp.methods import make
 from leveret.amqp.names import to_bytes
@@ -108,9 +108,7 @@ def _resolve(channel: Channel, method: bytes) -> Route:
         channel.connection.check_access("write", "exchange", publish.exchange)
     if publish.immediate:
         raise NotImplemented_("immediate=true")
-    exchange = vhost.exchange(publish.exchange)
-    if exchange.internal:
-        raise AccessRefused(f"cannot publish to internal {vhost.describe(exchange)}")
+    exchange = vhost.target(publish.exchange)
     if requeue.is_request(method) or (not exchange.name and replyto.is_reply_key(publish.routing_key)):
         by_headers = True
     else:

@@ -122,7 +122,7 @@ class Stages:
             log=log,
         )
         self._queues: dict[int, Queue] = {queue.log.id: queue for queue in vhost.queues.values()}
-        """Those that stages have rows of, by the ids of their logs; deleted ones too."""
+        """Those that stages have rows of, by the ids of their logs."""
         self._stages: dict[StageName, list[StageNote]] = {}
         self._committed: dict[str, CommitNote] = {}
         for note in self._notes:
@@ -182,7 +182,9 @@ class Stages:
         change.put(note)
         transaction.commit()
         change.done()
-        self._queues.update((queue.log.id, queue) for queue in routed)
+        if any(queue.log.id not in self._queues for queue in routed):
+            self._queues = {id_: queue for id_, queue in self._queues.items() if not queue.deleted}
+            self._queues.update((queue.log.id, queue) for queue in routed)
         self._add(note)
         for queue, messages in routed.items():
             if isinstance(queue, Stream):
@@ -228,9 +230,7 @@ class Stages:
         vhost = self._vhost
         name = to_text(exchange_name)
         terms.user.check("write", vhost.name, "exchange", name)
-        exchange = vhost.exchange(name)
-        if exchange.internal:
-            raise AccessRefused(f"cannot publish to internal {vhost.describe(exchange)}")
+        exchange = vhost.target(name)
         if not name and replyto.is_reply_key(to_text(key)):
             raise PreconditionFailed("a direct reply can't be a row of a batch")
         keys = [to_text(key)]

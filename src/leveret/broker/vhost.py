@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from leveret.amqp.errors import NotFound
+from leveret.amqp.errors import AccessRefused, NotFound
 from leveret.amqp.properties import decode
 from leveret.amqp.tables import Value, decode_table, encode_table
 from leveret.broker import dedup, sidelogs
@@ -86,6 +86,13 @@ class VirtualHost:
         found = self.exchanges.get(name)
         if found is None:
             raise NotFound(f"no exchange '{name}' in vhost '{self.name}'")
+        return found
+
+    def target(self, name: str) -> Exchange:
+        """The same for one that clients publish to."""
+        found = self.exchange(name)
+        if found.internal:
+            raise AccessRefused(f"cannot publish to internal {self.describe(found)}")
         return found
 
     def describe(self, exchange: Exchange) -> str:

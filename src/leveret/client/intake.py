@@ -104,7 +104,6 @@ class Intake:
         self._ledger: Ledger | None = None
         self._cancelled_early: Channel | None = None
         """A channel whose consumer was cancelled before its consume-ok was seen."""
-        self._leaving: asyncio.Task[None] | None = None
         self._relief = Relief(
             subscription.queue, subscription.prefetch, consume=self._consume, useless=unrelieved
         )
@@ -252,7 +251,10 @@ class Intake:
             self._cancelled_early = channel
         elif channel is self._channel:
             self._channel = None
-            self._leaving = asyncio.get_running_loop().create_task(channel.close())
+            if self._ledger is not None:
+                self._ledger.flush()
+            channel.abandon()
+            self._lost()
             queue = self._subscription.queue
             self._try_again(ClientError(f"the broker cancelled the consumer of queue '{queue}'"))
 

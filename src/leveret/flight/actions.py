@@ -33,6 +33,8 @@ class Open(_Said, frozen=True):
     query: str
     timeout_s: float
     """How long a lease may go without a sign of its query before its messages go back."""
+    run: str = ""
+    """Of the asker's choice, for this run alone: who asks twice is still in one run."""
 
 
 class Opened(_Said, frozen=True):
@@ -187,6 +189,8 @@ class Follow(_Said, frozen=True):
     at: At
     exact: bool = True
     """Whether it is an error when an offset at which it is to begin is deleted."""
+    run: str = ""
+    """As in `Open`."""
 
 
 class Followed(_Said, frozen=True):
@@ -306,6 +310,13 @@ class Abort(_Said, frozen=True):
     stages: list[str]
 
 
+class Address(_Said, frozen=True):
+    """May rows be written to these exchanges? Asked before there are any."""
+
+    vhost: str
+    exchanges: list[str]
+
+
 # all of a store, for the audit
 
 
@@ -346,7 +357,7 @@ class Refused(_Said, frozen=True):
     hint: str = ""
     kind: str = ""
     """What a program may want to tell apart: `fenced`, `forgotten`, `settled`, `expired`, `unroutable`,
-    `full`, `gone`, `kind`.
+    `full`, `gone`, `kind`; `busy` if the same request may be made again.
     """
 
 
@@ -362,6 +373,7 @@ Request = (
     | OffsetRequest
     | Commit
     | Abort
+    | Address
     | TakePicture
     | DropPicture
 )

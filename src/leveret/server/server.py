@@ -100,12 +100,18 @@ class Server:
         self.failure: BaseException | None = None
         """Why the server stopped by itself."""
         self.ended = asyncio.Event()
+        self._started = False
 
     async def start(self) -> None:
         """Recovers what the directory holds, then listens."""
         store = Store(
-            self._files, clock=self._clock, entropy=lambda: secrets.randbits(64), options=self._options
+            self._files,
+            clock=self._clock,
+            entropy=lambda: secrets.randbits(64),
+            options=self._options,
+            first_id=(secrets.randbits(32) << 20) + 1,  # an id tells two brokers' logs apart
         )
+        turns: Turns | None = None
         try:
             for damage in store.damage:
                 log.error("%s", damage)
@@ -120,12 +126,14 @@ class Server:
                 listener=self,
             )
             loop = asyncio.get_running_loop()
-            self.turns = Turns(self.broker, loop, fatal=self._fail)
+            turns = self.turns = Turns(self.broker, loop, fatal=self._fail)
             self._definitions.start(self.turns.committed, self.turns.report)
             if self._flight is not None:  # first: who connects is told where it is
                 self.endpoint = FlightEndpoint(self.broker, self.turns, self._flight)
                 await self.endpoint.start()
             await self._listen(loop)
+            if self.failure is not None:
+                raise self.failure
         except BaseException:
             for listener in self._listeners:
                 listener.close()
@@ -133,8 +141,14 @@ class Server:
             if self.endpoint is not None:
                 await self.endpoint.stop()
             self._definitions.close()
-            store.close()
+            if turns is not None:
+                turns.abandon()
+            try:
+                store.close()
+            except StorageError as error:
+                log.error("the store could not be closed cleanly: %s", error)
             raise
+        self._started = True
         self.turns.start()
         if self._measure is not None:
             self._alarms = Alarms(self.turns, self._measure)
@@ -242,7 +256,8 @@ class Server:
         if self.failure is None:
             self.failure = error
             log.critical("stopping: %s", error, exc_info=None if isinstance(error, StorageError) else error)
-            self._stopping = asyncio.get_running_loop().create_task(self.stop())
+            if self._started:  # else `start` raises it
+                self._stopping = asyncio.get_running_loop().create_task(self.stop())
 
     def refused_late(self, partition: Partition, count: int) -> None:
         """Less and less often: a member that hangs is late with everything that it holds."""

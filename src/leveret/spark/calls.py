@@ -12,7 +12,7 @@ import base64
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, TypeGuard, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -75,7 +75,8 @@ class Calls:
             try:
                 results = self._connected().do_action(action, self._call_options(_ANSWER_S))
                 answer = actions.decode_answer(next(iter(results)).body.to_pybytes())
-                break
+                if not _is_busy(answer) or not patience.wait():
+                    break
             except (flight.FlightError, pa.ArrowException, OSError) as error:
                 self._give_up_or_wait(error, patience)
         if isinstance(answer, actions.Refused):
@@ -150,7 +151,9 @@ class Calls:
         return flight.FlightCallOptions(timeout=timeout_s, headers=[(b"authorization", b"Basic " + encoded)])
 
     def _give_up_or_wait(self, error: Exception, patience: _Patience) -> None:
-        if not isinstance(error, _AWAY) or _refused(error) is not None:
+        refused = _refused(error)
+        final = refused is not None or not isinstance(error, _AWAY) or _is_not_trusted(error)
+        if final and not _is_busy(refused):
             raise _explained(error, self._endpoint) from None
         self.close()
         if not patience.wait():
@@ -186,8 +189,21 @@ class _Patience:
             return None
 
 
-def refusal(refused: actions.Refused) -> BrokerRefused:
+def refusal(refused: actions.Refused) -> SparkSideError:
+    """For a broker that stays busy, as if it stayed away: what is tried again then, is."""
+    if _is_busy(refused):
+        return BrokerAway(refused.text, hint=refused.hint)
     return BrokerRefused(refused.text, code=refused.code, kind=refused.kind, hint=refused.hint)
+
+
+def _is_busy(answer: actions.Answer | None) -> TypeGuard[actions.Refused]:
+    """Whether the broker can't write now: its disk may be full, which somebody will mend."""
+    return isinstance(answer, actions.Refused) and answer.kind == "busy"
+
+
+def _is_not_trusted(error: Exception) -> bool:
+    """Waiting would not help; gRPC has no other word for it."""
+    return isinstance(error, _AWAY) and "certificate verify failed" in str(error).lower().replace("_", " ")
 
 
 def _refused(error: Exception) -> actions.Refused | None:
@@ -210,6 +226,12 @@ def _explained(error: Exception, endpoint: Endpoint) -> SparkSideError:
     if isinstance(error, _DENIED):
         hint = "check user, password and permissions"
         return BrokerRefused(f"the broker at {where} refused the login for Flight", code=403, hint=hint)
+    if _is_not_trusted(error):
+        return BrokerRefused(
+            f"the certificate of the Flight endpoint of {where} is not trusted",
+            code=403,
+            hint="name the file of who has signed it with option tlsCaFile, on driver and executors",
+        )
     if isinstance(error, _AWAY):
         waited_s = endpoint.options.broker_timeout_s
         return BrokerAway(

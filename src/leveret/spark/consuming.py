@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from leveret.client.blocking import BlockingConnection
+from leveret.client.channel import Channel
 from leveret.client.codecs import Codecs
 from leveret.client.consumer import Consumer
 from leveret.client.delivery import Delivery, Settled
-from leveret.client.errors import ChannelClosed, ClientError, Closed, LoginRefused
+from leveret.client.errors import ChannelClosed, ClientError, Closed, ConnectionLost, LoginRefused
 from leveret.client.intake import Intake, Subscription
 from leveret.client.questions import depth
 from leveret.client.session import Session
@@ -46,6 +47,11 @@ def explained(error: ClientError, options: SourceOptions) -> SparkSideError:
     return BrokerAway(error.sentence, hint=f"{options.where} was waited for, brokerTimeout long")
 
 
+def is_forbidden(error: ClientError | None) -> bool:
+    """Whether waiting is of no use. RabbitMQ has the same code for a queue that somebody has to himself."""
+    return isinstance(error, ChannelClosed) and error.code == 403 and "refused for user" in error.text
+
+
 def connected(options: SourceOptions, name: str) -> BlockingConnection:
     """An open connection, as soon as a broker is there."""
     connection = BlockingConnection(*options.amqp_urls, name=name, tls=options.ssl_context())
@@ -54,6 +60,28 @@ def connected(options: SourceOptions, name: str) -> BlockingConnection:
     except ClientError as error:
         raise explained(error, options) from error
     return connection
+
+
+async def answered(
+    connection: BlockingConnection, ask: Callable[[Channel], Awaitable[_T]], timeout_s: float
+) -> _T:
+    """What somebody asks on a channel of its own: again when the connection is lost, until time is over."""
+    async with asyncio.timeout(timeout_s):
+        while True:
+            session = await connection.connection.connected(timeout_s)
+            try:
+                channel = await session.open_channel()
+                try:
+                    return await ask(channel)
+                finally:
+                    channel.abandon()
+            except ConnectionLost:
+                await asyncio.sleep(_LOOK_S)
+
+
+async def ready_in(connection: BlockingConnection, queue: str, timeout_s: float) -> int:
+    """How many messages are ready."""
+    return await answered(connection, lambda channel: depth(channel, queue), timeout_s)
 
 
 class QueueConsumer:
@@ -176,13 +204,8 @@ class QueueConsumer:
         return str(session.server.get("cluster_name", ""))
 
     async def _depth(self, timeout_s: float) -> int:
-        session = await self._session(timeout_s)
-        async with asyncio.timeout(timeout_s):
-            channel = await session.open_channel()
-            try:
-                return await depth(channel, self._options.subject)
-            finally:
-                channel.abandon()
+        assert self._connection is not None
+        return await ready_in(self._connection, self._options.subject, timeout_s)
 
     def _deliver(self, deliveries: list[Delivery]) -> None:
         self._ready.extend(deliveries)
@@ -239,8 +262,8 @@ class QueueConsumer:
                     return
             else:
                 enough_s = None
-                if loop.time() >= away_s:
-                    why = self._intake.error
+                why = self._intake.error
+                if loop.time() >= away_s or is_forbidden(why):
                     raise why or BrokerAway(f"queue '{self._options.subject}' could not be consumed")
             await self._arrival(_LOOK_S)
 

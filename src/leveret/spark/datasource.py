@@ -7,6 +7,7 @@ the driver: whatever is wrong is said there, in one sentence, before a task runs
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -28,6 +29,7 @@ from leveret.spark.errors import BadOption, SparkSideError
 from leveret.spark.options import SinkOptions, SourceOptions
 
 NAME: Final = "leveret"
+_COMMITTING: Final = "pyspark.sql.worker.python_streaming_sink_runner"
 
 
 class LeveretDataSource(DataSource):
@@ -113,9 +115,10 @@ class LeveretDataSource(DataSource):
                 return snapshot.PushdownStreamSnapshotReader(options, endpoint)
             return snapshot.StreamSnapshotReader(options, endpoint)
         if options.stream is not None:
-            from leveret.spark.streams import StreamBatchReader
+            from leveret.spark import streams
 
-            return StreamBatchReader(options)
+            kind = streams.PushdownStreamBatchReader if options.pushdown else streams.StreamBatchReader
+            return kind(options)
         raise BadOption(
             f"a batch read of queue '{options.queue}' is not possible on {endpoint.product}: "
             "there a queue can't be read without consuming it",
@@ -148,26 +151,31 @@ class LeveretDataSource(DataSource):
         return SpoolStreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        from leveret.spark import addressing, published, sink
+
         options = self._sink(overwrite)
         endpoint = find(options)
+        writer: DataSourceArrowWriter
         if endpoint.is_leveret:
-            from leveret.spark.sink import StageWriter
-
-            return StageWriter(options, schema, endpoint)
-        from leveret.spark.published import PublishWriter
-
-        return PublishWriter(options, schema)
+            writer = sink.StageWriter(options, schema, endpoint)
+        else:
+            writer = published.PublishWriter(options, schema)
+        addressing.check(schema, options, endpoint)
+        return writer
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
+        from leveret.spark import addressing, published, sink
+
         options = self._sink(overwrite)
         endpoint = find(options)
+        writer: DataSourceStreamArrowWriter
         if endpoint.is_leveret:
-            from leveret.spark.sink import StageStreamWriter
-
-            return StageStreamWriter(options, schema, endpoint)
-        from leveret.spark.published import PublishStreamWriter
-
-        return PublishStreamWriter(options, schema)
+            writer = sink.StageStreamWriter(options, schema, endpoint)
+        else:
+            writer = published.PublishStreamWriter(options, schema)
+        if not _is_committing():
+            addressing.check(schema, options, endpoint)
+        return writer
 
     def _sink(self, overwrite: bool) -> SinkOptions:
         if overwrite:
@@ -195,6 +203,13 @@ class RefusedStreamReader(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         raise self._error
+
+
+def _is_committing() -> bool:
+    """Whether Spark runs this process to commit or abort a batch: wherever its rows were to go, they are
+    written."""
+    main = getattr(sys.modules["__main__"], "__spec__", None)
+    return _COMMITTING in sys.modules or (main is not None and main.name == _COMMITTING)
 
 
 def _found(options: SourceOptions) -> Endpoint:

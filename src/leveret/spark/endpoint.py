@@ -59,9 +59,11 @@ def find(options: BrokerOptions, timeout_s: float | None = None) -> Endpoint:
     deadline_s = time.monotonic() + wait_s
     while True:
         found = _ask(options, max(deadline_s - time.monotonic(), _LOOK_AGAIN_S))
-        if found.is_leveret or found.product != _LEVERET:
+        if found is not None and (found.is_leveret or found.product != _LEVERET):
             return found
         if time.monotonic() + _LOOK_AGAIN_S >= deadline_s:
+            if found is None:
+                raise BrokerAway(f"the broker at {options.where} has hung up")
             raise BrokerAway(
                 f"the Leveret at {options.where} offered no Flight endpoint for {wait_s:g} s",
                 hint="start it with a Flight port; Spark reads and writes it there",
@@ -69,7 +71,8 @@ def find(options: BrokerOptions, timeout_s: float | None = None) -> Endpoint:
         time.sleep(_LOOK_AGAIN_S)
 
 
-def _ask(options: BrokerOptions, timeout_s: float) -> Endpoint:
+def _ask(options: BrokerOptions, timeout_s: float) -> Endpoint | None:
+    """None if it hung up at once: it may be back soon."""
     connection = BlockingConnection(*options.amqp_urls, tls=options.ssl_context(), name="leveret.spark")
     try:
         connection.open(timeout_s)
@@ -82,7 +85,7 @@ def _ask(options: BrokerOptions, timeout_s: float) -> Endpoint:
     try:
         session = connection.connection.session
         if session is None:
-            raise BrokerAway(f"the broker at {options.where} has hung up")
+            return None
         product = str(session.server.get("product", "an unknown broker"))
         location = _location(session.server, session.endpoint.host)
         answered = _urls(options).index(session.endpoint)

@@ -42,7 +42,7 @@ class WrongCheckpoint(SparkSideError):
 
 
 class BrokerAway(SparkSideError):
-    pass
+    """It did not answer, or could not do now what it may be asked again."""
 
 
 class BrokerRefused(SparkSideError):

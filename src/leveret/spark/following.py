@@ -24,8 +24,7 @@ from leveret.client.delivery import Delivery
 from leveret.client.errors import ChannelClosed, ClientError
 from leveret.client.intake import Intake, Subscription
 from leveret.client.message import Timestamp  # type: ignore[attr-defined]
-from leveret.client.questions import depth
-from leveret.spark.consuming import connected, explained, size_of
+from leveret.spark.consuming import connected, explained, is_forbidden, ready_in, size_of
 from leveret.spark.deliveries import CHUNK_BYTES, STREAM_OFFSET
 from leveret.spark.errors import BadOption, BrokerAway
 from leveret.spark.options import SourceOptions
@@ -218,7 +217,7 @@ class Follower:
         """Raises if it will not be consuming, or is not since `brokerTimeout`."""
         if _is_a_queue(run.error):
             raise _no_stream(self._options.subject)
-        if asyncio.get_running_loop().time() >= away_s:
+        if asyncio.get_running_loop().time() >= away_s or is_forbidden(run.error):
             raise run.error or BrokerAway(f"stream '{self._options.subject}' could not be consumed")
 
     async def _taken(self, run: _Run, max_messages: int) -> list[Delivery]:
@@ -319,14 +318,8 @@ class StreamEnds:
 
     def _depth(self) -> int:
         assert self._connection is not None
-        return _run(self._connection, self._ask_depth(self._connection), self._options)
-
-    async def _ask_depth(self, connection: BlockingConnection) -> int:
-        session = await connection.connection.connected(self._options.broker_timeout_s)
-        channel = await session.open_channel()
-        found = await depth(channel, self._options.subject)
-        await channel.close()
-        return found
+        asking = ready_in(self._connection, self._options.subject, self._options.broker_timeout_s)
+        return _run(self._connection, asking, self._options)
 
 
 def _run(connection: BlockingConnection, work: Coroutine[Any, Any, _T], options: SourceOptions) -> _T:
@@ -334,3 +327,5 @@ def _run(connection: BlockingConnection, work: Coroutine[Any, Any, _T], options:
         return connection.run(work)
     except ClientError as error:
         raise explained(error, options) from error
+    except TimeoutError:
+        raise BrokerAway(f"no answer about stream '{options.subject}' in brokerTimeout") from None

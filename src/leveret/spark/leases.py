@@ -9,6 +9,7 @@ that Spark has not committed.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -114,7 +115,8 @@ class LeaseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _open(self) -> actions.Opened:
         """Once in the life of a run: earlier runs of the query are refused from then on."""
         if self._opened is None:
-            request = actions.Open(*self._name, timeout_s=self._options.lease_timeout_s)
+            run = uuid.uuid4().hex
+            request = actions.Open(*self._name, timeout_s=self._options.lease_timeout_s, run=run)
             self._opened = self._ask(request, actions.Opened)
         assert self._opened is not None
         return self._opened
@@ -190,7 +192,8 @@ class LeaseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 )
         if offset.get("log") != ours["log"]:
             raise WrongCheckpoint(
-                f"the checkpoint belongs to an earlier queue '{self._queue}', which was deleted since",
+                f"the checkpoint belongs to an earlier queue '{self._queue}', which was deleted since, or to "
+                "one of another broker",
                 hint="start with a new checkpoint",
             )
         return int(offset["lease"])

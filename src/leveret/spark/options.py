@@ -264,7 +264,7 @@ _SINK: Final[_Table] = {
 _RANGES: Final = ("startingOffset", "endingOffset", "startingTimestamp", "endingTimestamp")
 _OF_STREAMS: Final = ("cursor", "maxMessagesPerTrigger", "maxBytesPerTrigger", "spoolLocation")
 _OF_READS: Final = frozenset[str]()
-_OF_WRITES: Final = frozenset(("checkpointlocation",))
+_OF_WRITES: Final = frozenset(("checkpointlocation", "asyncprogresstrackingcheckpointintervalms"))
 """Spark's own, which it passes on to sinks."""
 _ASYNC: Final = "asyncprogresstrackingenabled"
 
@@ -282,7 +282,7 @@ def _values(
             name = known[lowered]
             field, parse = table[name]
             found[field] = _parsed(name, value, parse)
-        elif lowered not in ignored and not lowered.startswith("asyncprogress"):
+        elif lowered not in ignored:
             raise BadOption(f"the {side} has no option '{key}'", hint=_nearest(key, table))
     return found
 

@@ -38,6 +38,7 @@ class PeekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._queue = options.queue
         self._endpoint = endpoint
         self._stop: int | None = None
+        self._latest: dict[str, Any] | None = None
         self._calls: Calls | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  (Spark's name, as are the others)
@@ -53,12 +54,17 @@ class PeekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         found = self._snapshot(self._number(start), self._stop)
         self._check_log(start, found)
         (portion,) = found.portions
+        self._latest = self._offset(found.log_id, max(self._number(start), ranges.bounds(portion.ranges)[1]))
         most, size_bytes = limits.most(limit, self._options)
         wanted = portion.ranges if most is None else ranges.first(portion.ranges, most)
         stop = ranges.bounds(wanted)[1]
         if wanted and size_bytes is not None:
             stop = self._fitting(found.log_id, wanted, size_bytes)
         return self._offset(found.log_id, stop) if stop else start
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """For the query's progress: how far the queue goes."""
+        return self._latest
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         first, stop = self._number(start), self._number(end)
@@ -120,6 +126,7 @@ class PeekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _check_log(self, start: dict[str, Any], found: actions.Planned) -> None:
         if start.get("log") != found.log_id:
             raise WrongCheckpoint(
-                f"the checkpoint belongs to an earlier queue '{self._queue}', which was deleted since",
+                f"the checkpoint belongs to an earlier queue '{self._queue}', which was deleted since, or to "
+                "one of another broker",
                 hint="start with a new checkpoint",
             )

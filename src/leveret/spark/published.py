@@ -24,7 +24,14 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from leveret.client import BlockingConnection, ClientError, Message, PublishInterrupted, Receipt, Status
+from leveret.client import (
+    BlockingConnection,
+    ClientError,
+    Message,
+    PublishInterrupted,
+    Receipt,
+    Status,
+)
 from leveret.client.blocking import BlockingPublisher
 from leveret.client.message import PERSISTENT, Properties
 from leveret.spark.errors import BrokerAway, SparkSideError
@@ -66,25 +73,11 @@ class _Publishing:
         first = next(pieces, None)
         count = 0
         if first is not None:  # else there is nothing to connect for
-            with self._connected() as connection, self._publisher(connection) as publisher:
+            with connected(self.options) as connection, self._publisher(connection) as publisher:
                 for piece in chain((first,), pieces):
                     self._publish(Rows.of(piece, self.options), count, publisher)
                     count += piece.num_rows
         return Published(self.attempt.query, self.attempt.batch, count)
-
-    @contextmanager
-    def _connected(self) -> Iterator[BlockingConnection]:
-        options = self.options
-        connection = BlockingConnection(*options.amqp_urls, tls=options.ssl_context(), name="leveret.spark")
-        try:
-            connection.open(options.broker_timeout_s)
-        except ClientError as error:
-            hint = "check that it runs, the option url, and brokerTimeout"
-            raise BrokerAway(f"no broker answered at {options.where}: {error.sentence}", hint=hint) from None
-        try:
-            yield connection
-        finally:
-            connection.close()
 
     def _publisher(self, connection: BlockingConnection) -> BlockingPublisher:
         return connection.publisher(
@@ -106,6 +99,21 @@ class _Publishing:
         elsewhere = [message._replace(exchange=instead) for message in returned]
         if left := _unroutable(elsewhere, _confirmed(publisher, elsewhere)):
             raise _no_queue(left[0])
+
+
+@contextmanager
+def connected(options: SinkOptions) -> Iterator[BlockingConnection]:
+    """As soon as a broker is there."""
+    connection = BlockingConnection(*options.amqp_urls, tls=options.ssl_context(), name="leveret.spark")
+    try:
+        connection.open(options.broker_timeout_s)
+    except ClientError as error:
+        hint = "check that it runs, the option url, and brokerTimeout"
+        raise BrokerAway(f"no broker answered at {options.where}: {error.sentence}", hint=hint) from None
+    try:
+        yield connection
+    finally:
+        connection.close()
 
 
 def producer_of(attempt: Attempt) -> str:

@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import datasource as spark
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from leveret.flight import actions
@@ -23,15 +22,15 @@ from leveret.spark import topics
 from leveret.spark.calls import Calls
 from leveret.spark.endpoint import Endpoint
 from leveret.spark.options import SourceOptions
+from leveret.spark.pushdown import OFFSET_MAX, Narrowed, Pushdown, instant
 from leveret.spark.tasks import Messages, Planned, divided, read_messages
 
-_OFFSET_MAX: Final = 2**63 - 1
 _LATEST: Final = datetime.max.replace(tzinfo=UTC)
 _CLOCKS_GO_BACK: Final = timedelta(minutes=10)
 """Behind the end of a range of time so much more is looked at, since clocks are set back now and then."""
 
 
-class SnapshotReader(DataSourceReader):
+class SnapshotReader(Narrowed, DataSourceReader):
     """Made by `LeveretDataSource.reader`; `options` name a queue."""
 
     fails_on_data_loss = False
@@ -43,9 +42,9 @@ class SnapshotReader(DataSourceReader):
         self._stop = options.ending_offset
         self._conditions: list[pc.Expression] = []
         if options.starting_timestamp is not None:
-            self._conditions.append(pc.field("enqueued_at") >= _instant(options.starting_timestamp))
+            self._conditions.append(pc.field("enqueued_at") >= instant(options.starting_timestamp))
         if options.ending_timestamp is not None:
-            self._conditions.append(pc.field("enqueued_at") < _instant(options.ending_timestamp))
+            self._conditions.append(pc.field("enqueued_at") < instant(options.ending_timestamp))
 
     def partitions(self) -> Sequence[InputPartition]:
         if self._stop is not None and self._stop <= self._start:
@@ -70,11 +69,6 @@ class SnapshotReader(DataSourceReader):
             if kept.num_rows:
                 yield kept
 
-    def _kept(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        for condition in self._conditions:
-            batch = batch.filter(condition)
-        return batch
-
 
 class StreamSnapshotReader(SnapshotReader):
     """The same of a stream, or of all partitions of a topic."""
@@ -92,7 +86,7 @@ class StreamSnapshotReader(SnapshotReader):
             latest = min(self._options.ending_timestamp, _LATEST - _CLOCKS_GO_BACK) + _CLOCKS_GO_BACK
             for place in self._places(calls, topics.position(latest)):
                 ends[place.stream] = min(ends[place.stream], place.offset)
-        stop = _OFFSET_MAX if self._stop is None else self._stop
+        stop = OFFSET_MAX if self._stop is None else self._stop
         spans = {name: (max(starts[name], self._start), min(ends[name], stop)) for name in ends}
         spans = {name: span for name, span in spans.items() if span[0] < span[1]}
         request = topics.cover(self._options, spans)
@@ -117,92 +111,9 @@ class StreamSnapshotReader(SnapshotReader):
         return dict(named)
 
 
-class PushdownSnapshotReader(SnapshotReader):
-    """With option `pushdown`: Spark fails on a reader that has `pushFilters` while its own switch for
-    them, `spark.sql.python.filterPushdown.enabled`, is off.
-    """
-
-    def pushFilters(self, filters: list[spark.Filter]) -> Iterable[spark.Filter]:  # noqa: N802
-        """Takes comparisons of offset, enqueued_at and routing_key; the others stay Spark's."""
-        for pushed in filters:
-            if not self._takes(pushed):
-                yield pushed
-
-    def _takes(self, pushed: spark.Filter) -> bool:
-        column = getattr(pushed, "attribute", None)
-        if column == ("offset",):
-            return self._takes_offset(pushed)
-        if column in (("enqueued_at",), ("routing_key",)):
-            condition = _condition(pushed, column[0])
-            if condition is not None:
-                self._conditions.append(condition)
-                return True
-        return False
-
-    def _takes_offset(self, pushed: spark.Filter) -> bool:
-        """As a range, which needs no reading at all."""
-        value: Any = getattr(pushed, "value", None)
-        match pushed:
-            case spark.IsNotNull():
-                return True
-            case spark.EqualTo() | spark.EqualNullSafe() if isinstance(value, int):
-                self._narrow(value, value + 1)
-            case spark.GreaterThan():
-                self._narrow(value + 1, _OFFSET_MAX)
-            case spark.GreaterThanOrEqual():
-                self._narrow(value, _OFFSET_MAX)
-            case spark.LessThan():
-                self._narrow(0, value)
-            case spark.LessThanOrEqual():
-                self._narrow(0, value + 1)
-            case spark.In():
-                numbers = [number for number in value if number is not None]
-                self._narrow(min(numbers, default=0), max(numbers, default=-1) + 1)
-                self._conditions.append(pc.field("offset").isin(pa.array(numbers, pa.int64())))
-            case _:
-                return False
-        return True
-
-    def _narrow(self, start: int, stop: int) -> None:
-        self._start = max(self._start, start)
-        stop = max(stop, 0)
-        if stop < _OFFSET_MAX:
-            self._stop = stop if self._stop is None else min(self._stop, stop)
+class PushdownSnapshotReader(Pushdown, SnapshotReader):
+    """With option `pushdown`."""
 
 
-class PushdownStreamSnapshotReader(StreamSnapshotReader, PushdownSnapshotReader):
-    """Both."""
-
-
-def _condition(pushed: spark.Filter, column: str) -> pc.Expression | None:
-    field = pc.field(column)
-    value: Any = getattr(pushed, "value", None)
-    if isinstance(value, datetime):
-        value = _instant(value)
-    match pushed:
-        case spark.IsNotNull():
-            return field.is_valid()
-        case spark.EqualTo() | spark.EqualNullSafe() if value is not None:
-            return field == value
-        case spark.GreaterThan():
-            return field > value
-        case spark.GreaterThanOrEqual():
-            return field >= value
-        case spark.LessThan():
-            return field < value
-        case spark.LessThanOrEqual():
-            return field <= value
-        case spark.In() if column == "routing_key":
-            return field.isin(pa.array([word for word in value if word is not None], pa.string()))
-        case spark.StringStartsWith():
-            return pc.starts_with(field, pattern=value)
-        case spark.StringEndsWith():
-            return pc.ends_with(field, pattern=value)
-        case spark.StringContains():
-            return pc.match_substring(field, pattern=value)
-    return None
-
-
-def _instant(moment: datetime) -> pa.Scalar:
-    aware = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
-    return pa.scalar(aware.astimezone(UTC), pa.timestamp("us", tz="UTC"))
+class PushdownStreamSnapshotReader(Pushdown, StreamSnapshotReader):
+    """The same of streams and topics."""

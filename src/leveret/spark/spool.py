@@ -32,6 +32,8 @@ from leveret.spark.place import Place, component
 NEW: Final = 0
 SETTLED: Final = -1
 _FORMAT: Final = 1
+_NUMBER_CHARS: Final = 21
+"""Of the number with which names begin, and the hyphen behind it."""
 _MERGES_MAX: Final = 4
 
 
@@ -195,7 +197,6 @@ class Spool:
         runs = self._remembered(now_s)
         if not due and number <= self.settled and len(runs) == len(self._runs):
             return []
-        self.check()
         number = max(number, self.settled)
         runs += [
             Run(self._batches[batch].ids, 0, now_s, self._ids[batch])
@@ -206,7 +207,9 @@ class Spool:
         runs = self._with_merges(runs, number)
         marker = f"settled/{number:020d}-{self._epoch}-{self._markers:012d}.json"
         segments = [_Segment(run.file, run.level, run.settled_s) for run in runs]
+        self.check()
         self._place.write_bytes(marker, msgspec.json.encode(_Settled(number, self._next_offset, segments)))
+        self.check()  # who was taken over since leaves the later run's files alone
         self._sweep(number, runs, marker)
         self._runs = runs
         self.settled = number
@@ -232,7 +235,9 @@ class Spool:
         """Deletes what the marker has made superfluous; of batches also what others left, or never ended."""
         gone = {run.file for run in self._runs}
         gone |= {f"batches/{name}" for name in self._place.names("batches") if int(name[:20]) <= number}
-        gone |= {f"settled/{name}" for name in self._place.names("settled")} - {marker}
+        for name in self._place.names("settled"):
+            if f"settled/{name}" < marker or name[_NUMBER_CHARS:] < self._epoch:  # of earlier runs
+                gone.add(f"settled/{name}")
         self._place.delete(gone - {run.file for run in kept})
 
     # opening
@@ -302,11 +307,12 @@ class Spool:
             self._next_offset = max(self._next_offset, manifest.first + manifest.messages)
 
     def _sweep_leftovers(self) -> None:
-        """What earlier runs did not come to delete, or to finish."""
+        """What earlier runs did not come to delete, or to finish; and never what belongs to a later one."""
+        self.check()
         for folder in ("batches", "known", "settled"):
             self._place.sweep(folder)
         kept = {run.file for run in self._runs}
-        old = {f"known/{name}" for name in self._place.names("known")}
+        old = {f"known/{name}" for name in self._place.names("known") if _epoch_in(name) < self._epoch}
         settled = (name for name in self._place.names("batches") if int(name[:20]) <= self.settled)
         self._place.delete((old | {f"batches/{name}" for name in settled}) - kept)
 
@@ -321,6 +327,14 @@ class Spool:
             f"the spool at {self._place} is damaged: {file} is missing",
             hint="nothing was acked; without the spool messages may come twice: choose another spoolLocation",
         )
+
+
+def _epoch_in(name: str) -> str:
+    """
+    >>> _epoch_in("00000000000000000007-3-0-00000000000000000002-5f.ids")
+    '00000000000000000002-5f'
+    """
+    return name.removesuffix(".ids").split("-", 3)[3]
 
 
 def _write_chunks(sink: pa.NativeFile, chunks: Sequence[pa.RecordBatch]) -> None:

@@ -33,6 +33,7 @@ from leveret.spark.deliveries import of_stream
 from leveret.spark.errors import BrokerAway, DataLost, WrongCheckpoint
 from leveret.spark.following import Follower, StreamEnds, offset_of
 from leveret.spark.options import SourceOptions
+from leveret.spark.pushdown import Narrowed, Pushdown
 
 log = logging.getLogger("leveret.spark")
 
@@ -74,7 +75,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._plan_checked = False
 
     def initialOffset(self) -> Offset:  # noqa: N802  (Spark's name, as are the others)
-        return self._offset(_start(self._options, self._opened()))
+        return self._offset(_beginning(self._options, self._opened()))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         if self._options.max_messages is not None:
@@ -109,8 +110,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not self._plan_checked:
             if not self._has_planned(stop):
                 return []
-            _check_first(self._options, self._opened(), first)
             self._plan_checked = True
+        _check_first(self._options, self._opened(), first)
         return _cut(first, stop, self._options.min_partitions)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -203,23 +204,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return int(offset["offset"])
 
 
-class StreamBatchReader(DataSourceReader):
+class StreamBatchReader(Narrowed, DataSourceReader):
     """What is in a stream now, or a part of it; times are as exact as the stream's chunks."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
+        self._start, self._stop = 0, options.ending_offset
+        self._conditions = []
 
     def partitions(self) -> Sequence[InputPartition]:
         options = self._options
         ends = StreamEnds(options)
         ends.open()
         try:
-            stop = ends.stop()
-            if options.ending_offset is not None:
-                stop = min(stop, options.ending_offset)
+            stop = ends.stop() if self._stop is None else min(ends.stop(), self._stop)
             if options.ending_timestamp is not None:
                 stop = min(stop, ends.at(options.ending_timestamp))
-            first = _start(options, ends)
+            first = max(self._start, _beginning(options, ends))
             if first < stop:
                 _check_first(options, ends, first)
         finally:
@@ -227,11 +228,19 @@ class StreamBatchReader(DataSourceReader):
         return _cut(first, stop, options.min_partitions) if first < stop else []
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, StreamPartition)
-        return _rows(partition, self._options)
+        if not isinstance(partition, StreamPartition):  # what Spark makes of an empty list
+            return
+        for batch in _rows(partition, self._options):
+            kept = self._kept(batch)
+            if kept.num_rows:
+                yield kept
 
 
-def _start(options: SourceOptions, ends: StreamEnds) -> int:
+class PushdownStreamBatchReader(Pushdown, StreamBatchReader):
+    """With option `pushdown`."""
+
+
+def _beginning(options: SourceOptions, ends: StreamEnds) -> int:
     """Where a query begins."""
     asked = options.starting
     if options.starting_offset is not None:

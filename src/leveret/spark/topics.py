@@ -10,6 +10,7 @@ from a later one of the same name. The rule: nothing is settled that Spark has n
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -126,7 +127,10 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             at = position(self._options.starting)
             if self._query:
                 exact = self._options.fail_on_data_loss
-                request = actions.Follow(*subject(self._options), query=self._query, at=at, exact=exact)
+                run = uuid.uuid4().hex
+                request = actions.Follow(
+                    *subject(self._options), query=self._query, at=at, exact=exact, run=run
+                )
                 self._begun = self._ask(request, actions.Followed)
             else:
                 located = self._ask(locate(self._options, at), actions.Located)
@@ -188,7 +192,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for stream, log_id in offset["logs"].items():
             if self._logs.get(stream, log_id) != log_id:
                 raise WrongCheckpoint(
-                    f"the checkpoint belongs to an earlier stream '{stream}', which was deleted since",
+                    f"the checkpoint belongs to an earlier stream '{stream}', which was deleted since, or "
+                    "to one of another broker",
                     hint="start with a new checkpoint",
                 )
         return dict(offset["offsets"])

@@ -47,13 +47,13 @@ class Recovered:
     """Something of the WAL was lost, or may be: reservations of offsets too."""
 
 
-def recover(files: Files, wal: Wal, report: Report) -> Recovered:
+def recover(files: Files, wal: Wal, report: Report, *, first_id: int = 1) -> Recovered:
     """`UnknownFormat` when the directory is not ours, or newer than this code."""
     found = read_checkpoints(files, report)
     if not found:
         if files.names(DIRECTORY) or files.names(LOGS):
             raise UnknownFormat("checkpoint", None, supported=VERSION)
-        return Recovered(Checkpoint(), 0, clean=True)
+        return Recovered(Checkpoint(next_id=first_id), 0, clean=True)
     checkpoint = found[0]
     _check_headers(files, {p: h for each in found[:2] for p, h in each.files().items()}, report)
     damage: list[Damage] = []

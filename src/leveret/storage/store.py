@@ -72,10 +72,12 @@ class Store:
         clock: Callable[[], int],
         entropy: Callable[[], int],
         options: Options = Options(),  # noqa: B008  (frozen)
+        first_id: int = 1,
     ) -> None:
         """Opens the directory, recovers what is in it, and has it to itself until `close`.
 
-        `clock` gives microseconds, `entropy` random 64-bit numbers.
+        `clock` gives microseconds, `entropy` random 64-bit numbers; ids of logs begin with `first_id` where
+        the directory is empty.
         """
         self._files = files
         self._clock = clock
@@ -90,7 +92,7 @@ class Store:
         self._lock = _lock(files)
         self._wal = Wal(files, file_bytes=options.wal_bytes, clock=clock, entropy=entropy)
         try:
-            recovered = recover(files, self._wal, self._note)
+            recovered = recover(files, self._wal, self._note, first_id=first_id)
             self._checkpointer = Checkpointer(
                 files, self._wal, recovered.checkpoint, snapshot_bytes=options.snapshot_bytes, clock=clock
             )

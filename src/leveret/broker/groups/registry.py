@@ -132,8 +132,10 @@ class Groups:
         wanted: Mapping[str, Any],
         *,
         start: Position = FIRST,
+        offsets: Mapping[str, int] | None = None,
         query: bool = False,
     ) -> Group:
+        """It begins at `start`, but in partitions for which `offsets` has another place."""
         if (subject, name) in self._groups:
             raise PreconditionFailed(f"{self._groups[subject, name]} exists")
         if not name or not name.isprintable() or len(name.encode()) > _NAME_BYTES_MAX:
@@ -151,6 +153,7 @@ class Groups:
         try:
             for stream in streams:
                 begin = stream.readable() if start.kind == "last" else start.in_(stream)
+                begin = (offsets or {}).get(stream.name, begin)
                 group.add_partition(stream, start=begin)
             self._write(group, settings)
         except StorageError:  # a full disk: as if nobody had asked

@@ -18,7 +18,7 @@ from leveret.broker.vhost import VirtualHost
 from leveret.flight import actions
 from leveret.flight.tickets import StageDescriptor, pack_ranges
 from leveret.server.flight.reading import Reading, ordered_ranges, reason
-from leveret.storage.errors import StorageError
+from leveret.storage.errors import StorageError, WriteFailed
 from leveret.storage.log import Log
 from leveret.storage.offsets import OffsetSet
 
@@ -72,7 +72,8 @@ class Answers:
                 return self._reading.answer(user, self._vhost(user, request.vhost), request)
             case actions.Open():
                 leases = self._consumed(user, request.vhost, request.queue).queries()
-                query = leases.open(request.query, timeout_us=int(request.timeout_s * 1_000_000))
+                timeout_us = int(request.timeout_s * 1_000_000)
+                query = leases.open(request.query, timeout_us=timeout_us, run=request.run)
                 return actions.Opened(query.epoch, leases.queue.log.id, query.settled, query.last)
             case actions.Lease():
                 return self._lease(self._consumed(user, request.vhost, request.queue), request)
@@ -101,6 +102,12 @@ class Answers:
             case actions.Abort():
                 batches = self._vhost(user, request.vhost).batches()
                 batches.abort(request.query, request.batch, request.stages, user=user)
+                return actions.Done()
+            case actions.Address():
+                vhost = self._vhost(user, request.vhost)
+                for name in request.exchanges:
+                    user.check("write", vhost.name, "exchange", name)
+                    vhost.target(name)
                 return actions.Done()
 
     def _lease(self, queue: Queue, request: actions.Lease) -> actions.Leased:
@@ -176,7 +183,7 @@ def refused(error: AmqpError | StorageError) -> actions.Refused:
         return actions.Refused(error.code, error.sentence, error.hint, error.kind)
     if isinstance(error, AmqpError):
         return actions.Refused(error.code, error.sentence)
-    return actions.Refused(541, str(error), error.hint)
+    return actions.Refused(541, error.message, error.hint, "busy" if isinstance(error, WriteFailed) else "")
 
 
 def _check_same(queue: Queue, log_id: int | None) -> None:

@@ -13,9 +13,12 @@ import logging
 import pickle
 import socket
 import sys
+import time
 from collections.abc import Coroutine
 from dataclasses import asdict, dataclass
 from typing import Any, Final
+
+import msgspec
 
 from leveret.amqp.errors import AmqpError
 from leveret.broker.accounts import GUEST
@@ -31,6 +34,7 @@ log = logging.getLogger("leveret")
 _START_S: Final = 30.0
 _GOODBYE_S: Final = 5.0
 _AGAIN_S: Final = 1.0
+_AFTER_A_KILL_S: Final = 3.0
 READ_BYTES: Final = 1 << 20
 
 
@@ -78,8 +82,17 @@ class FlightEndpoint:
         return self._process.pid
 
     async def start(self) -> None:
-        """Returns when it listens; raises `OSError` if it can't."""
-        reader, writer = await self._launch()
+        """Returns when it listens; raises `OSError` if it can't. The process of a broker that was killed just
+        now may still have the port."""
+        deadline_s = time.monotonic() + _AFTER_A_KILL_S
+        while True:
+            try:
+                reader, writer = await self._launch()
+                break
+            except _NotListening:
+                if time.monotonic() >= deadline_s:
+                    raise
+                await asyncio.sleep(_AGAIN_S)
         self._serving = asyncio.create_task(self._serve(reader, writer))
         self._broker.advertised.update(
             flight_port=self._port, flight_tls=self._settings.tls_certificate is not None
@@ -112,14 +125,14 @@ class FlightEndpoint:
         try:
             async with asyncio.timeout(_START_S):
                 _, first = wire.read_question(await _read_frame(reader))
-        except (TimeoutError, asyncio.IncompleteReadError) as error:
+        except (TimeoutError, asyncio.IncompleteReadError, msgspec.MsgspecError) as error:
             writer.close()
             await self._end_process()
             raise OSError("the Flight endpoint could not be started") from error
         if isinstance(first, wire.Failed):
             writer.close()
             await self._end_process()
-            raise OSError(f"the Flight endpoint can't listen: {first.text}")
+            raise _NotListening(f"the Flight endpoint can't listen: {first.text}")
         assert isinstance(first, wire.Ready)
         self._port = first.port
         return reader, writer
@@ -144,13 +157,14 @@ class FlightEndpoint:
                     try:
                         self._answer(number, question, writer)
                     except Exception:  # ours: one request must not cost the others their answers
-                        log.exception("the Flight endpoint: an internal error")
-                        failed = actions.Refused(541, "an internal error of the broker; its log tells more")
-                        writer.write(wire.frame(number, wire.Answered(actions.encode(failed))))
+                        writer.write(wire.frame(number, _failed()))
             except (asyncio.IncompleteReadError, ConnectionError):
-                writer.close()
+                pass
+            except msgspec.MsgspecError:  # nobody waits for an answer that never comes
+                log.exception("the Flight endpoint said something that can't be read")
+            writer.close()
             await self._end_process()
-            log.error("the Flight endpoint ended by itself; it is started again")
+            log.error("the Flight endpoint has ended; it is started again")
             while True:
                 await asyncio.sleep(_AGAIN_S)
                 try:
@@ -207,6 +221,8 @@ class FlightEndpoint:
             reply: wire.Reply = wire.Viewed(pickle.dumps(found.view()))
         except (AmqpError, StorageError) as error:
             reply = wire.Answered(actions.encode(refused(error)))
+        except Exception:  # ours: the caller must not wait for an answer that never comes
+            reply = _failed()
         writer.write(wire.frame(number, reply))
 
     async def _checkpoint(self, number: int, question: wire.Checkpoint, writer: asyncio.StreamWriter) -> None:
@@ -220,15 +236,25 @@ class FlightEndpoint:
             reply: wire.Reply = wire.Checkpointed(taken_us, self._turns.round_trips_us())
         except (AmqpError, StorageError) as error:
             reply = wire.Answered(actions.encode(refused(error)))
-        except Exception:  # ours: the caller must not wait for an answer that never comes
-            log.exception("the Flight endpoint: an internal error")
-            failed = actions.Refused(541, "an internal error of the broker; its log tells more")
-            reply = wire.Answered(actions.encode(failed))
+        except Exception:  # ours, as in `_view`
+            reply = _failed()
         writer.write(wire.frame(number, reply))
 
     def _welcome(self, login: wire.Login) -> bool:
         user = self._broker.accounts.login(login.user, login.password)
         return user is not None and (user.name != GUEST or login.loopback)
+
+
+class _NotListening(OSError):
+    """It said why: somebody may have the port."""
+
+
+def _failed() -> wire.Answered:
+    """In place of an answer, where an exception is under way that should not be."""
+    log.exception("the Flight endpoint: an internal error")
+    return wire.Answered(
+        actions.encode(actions.Refused(541, "an internal error of the broker; its log tells more"))
+    )
 
 
 async def _read_frame(reader: asyncio.StreamReader) -> bytes:

@@ -53,7 +53,8 @@ class Pictures:
         def look() -> None:
             while True:
                 time.sleep(_LOOK_S)
-                self.forget_unused()
+                with suppress(OSError):  # another time
+                    self.forget_unused()
 
         threading.Thread(target=look, name="leveret-pictures", daemon=True).start()
 

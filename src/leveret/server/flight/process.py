@@ -247,6 +247,8 @@ class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
             raise flight.FlightServerError(f"rows must be like {schemas.WRITE}, not like {reader.schema}")
         before = 0
         for chunk in reader:
+            if any(column.null_count for column in chunk.data.columns):
+                raise flight.FlightServerError("rows must be without nulls: an empty name is b''")
             rows = list(zip(*(column.to_pylist() for column in chunk.data.columns), strict=True))
             for some in _slices(rows):
                 self._stage(wire.Stage(user, descriptor.command, some, before))

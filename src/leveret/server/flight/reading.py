@@ -11,7 +11,7 @@ what retention takes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, islice, starmap
 from typing import Final
 from weakref import WeakKeyDictionary
@@ -22,7 +22,7 @@ from leveret.broker.accounts import User
 from leveret.broker.groups import topics
 from leveret.broker.groups.group import Group
 from leveret.broker.groups.settings import QUERY
-from leveret.broker.leases import LeaseRefused
+from leveret.broker.leases import LeaseRefused, remember
 from leveret.broker.streams.positions import Position
 from leveret.broker.streams.stream import Stream
 from leveret.broker.vhost import VirtualHost
@@ -39,6 +39,8 @@ class _Run:
     """The present run of a query."""
 
     epoch: int
+    known: dict[str, int] = field(default_factory=dict)
+    """The epochs of this and of earlier ones, by the names they have given themselves."""
     turn: int = 0
     """Whose turn it is when a limit is too small for all partitions."""
 
@@ -70,14 +72,19 @@ class Reading:
         if group is None:
             _check_start(streams, request)
             position = Position(request.at.kind, request.at.value)
-            group = vhost.groups.create(request.subject, request.query, {}, start=position, query=True)
-            for name, offset in request.at.offsets.items():
-                group.partitions[name].seek(offset, who=_label(group), why=b"where the query begins")
+            group = vhost.groups.create(
+                request.subject, request.query, {}, start=position, offsets=request.at.offsets, query=True
+            )
         else:
             vhost.groups.open(request.subject, request.query, {}, query=True)
         before = self._runs.get(group)
-        epoch = max(vhost.broker.now_us(), before.epoch + 1 if before else 0)
-        self._runs[group] = _Run(epoch)
+        known = before.known if before else {}
+        epoch = known.get(request.run, 0)
+        if not epoch:
+            epoch = max(vhost.broker.now_us(), before.epoch + 1 if before else 0)
+            if request.run:
+                remember(known, request.run, epoch)
+            self._runs[group] = _Run(epoch, known)
         offsets = {each.name: group.partitions[each.name].progress.low for each in streams}
         return actions.Followed(epoch, [_place(stream, offsets[stream.name]) for stream in streams])
 
@@ -152,7 +159,7 @@ class Reading:
             )
         run = self._runs.get(group)
         if run is None or run.epoch < request.epoch:  # the broker was restarted
-            run = self._runs[group] = _Run(request.epoch)
+            run = self._runs[group] = _Run(request.epoch, run.known if run else {})
         if run.epoch != request.epoch:
             raise LeaseRefused(
                 "fenced",

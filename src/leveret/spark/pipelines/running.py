@@ -129,20 +129,24 @@ class Told:
         if self._on_status is not None:
             self._on_status(self.status)
 
-    def failure(self, error: SparkSideError) -> None:
-        """Nothing is said of a checkpoint that can't be written: the failure may well be that."""
+    def mention(self, status: Status | None = None, **changes: object) -> None:
+        """The same, if it can be written: a run does without."""
         with suppress(SparkSideError):
-            self.say(state="failed", error=str(error))
+            self.say(status, **changes)
+
+    def failure(self, error: SparkSideError) -> None:
+        """It may well be that nothing can be written."""
+        self.mention(state="failed", error=str(error))
 
 
 def _follow(query: StreamingQuery, batches: Batches, told: Told, is_asked: Callable[[], bool]) -> None:
     """Until it ends, or is asked to; whatever happens, the query has ended then."""
     try:
         while not is_asked() and not query.awaitTermination(_LOOK_S):
-            told.say(progressed(told.status, query, batches))
+            told.mention(progressed(told.status, query, batches))
     finally:
         query.stop()
-    told.say(progressed(told.status, query, batches), state="stopped")
+    told.mention(progressed(told.status, query, batches), state="stopped")
 
 
 def progressed(status: Status, query: StreamingQuery, batches: Batches) -> Status:
