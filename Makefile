@@ -34,7 +34,7 @@ test: $(READY) ## Run every test; leveret.storage must be covered whole, branche
 	$(BIN)/pytest -n 3 --dist loadfile $(addprefix --ignore=,$(COVERING))
 
 soak: $(READY) ## Kill everything around Spark queries, again and again; LEVERET_SOAK_ROUNDS times each
-	LEVERET_SOAK=1 $(BIN)/pytest -s tests/soak tests/spark/test_sink.py tests/spark/test_killed_driver.py
+	LEVERET_SOAK=1 $(BIN)/pytest -s tests/soak tests/spark/test_sink.py tests/spark/test_killed_driver.py tests/spark/test_cluster.py
 
 interop: $(READY) ## Run the tests with clients of all languages; those of others than Python are built first
 	LEVERET_INTEROP_ALL=1 $(BIN)/pytest tests/interop

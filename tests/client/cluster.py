@@ -118,7 +118,6 @@ class Node:
 
     name: str
     server: RabbitMQ
-    variables: dict[str, str]
     guard: Guard = field(repr=False)
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
@@ -146,7 +145,7 @@ class Node:
         with (self.server.directory / "console.log").open("ab") as log:
             self.process = subprocess.Popen(
                 [server_command()],
-                env=self.variables,
+                env=self.server.variables,
                 cwd=self.server.directory,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -177,18 +176,7 @@ class Node:
         wait_until(self._is_gone, f"nobody listens on the port of {self.name}")
 
     def rabbitmqctl(self, *arguments: str) -> str:
-        """What the command printed; 0.4 s each."""
-        command = Path(server_command()).with_name("rabbitmqctl")
-        ran = subprocess.run(
-            [str(command), "--quiet", "--node", self.name, *arguments],
-            env=self.variables,
-            capture_output=True,
-            text=True,
-            timeout=WAIT_S,
-        )
-        if ran.returncode:
-            raise RuntimeError(f"rabbitmqctl {' '.join(arguments)} on {self.name}: {ran.stdout}{ran.stderr}")
-        return ran.stdout
+        return self.server.rabbitmqctl(*arguments)
 
     def _is_gone(self) -> bool:
         with socket.socket() as attempt:
@@ -287,7 +275,7 @@ def _node(directory: Path, *, ports: tuple[int, int, int], first: str | None, gu
     if first is not None:
         with (directory / "rabbitmq.conf").open("a") as configuration:
             configuration.write(FORMATION.format(first=first, name=name))
-    return Node(name, RabbitMQ(port, directory), variables, guard)
+    return Node(name, RabbitMQ(port, directory, variables), guard)
 
 
 def _nodes(directory: Path, count: int, *, epmd_port: int, guard: Guard) -> list[Node]:
@@ -325,7 +313,7 @@ def running_cluster(count: int = 3) -> Iterator[Cluster]:
         cluster = Cluster(_nodes(directory, count, epmd_port=epmd_port, guard=guard))
         epmd = subprocess.Popen(
             ["epmd", "-address", "127.0.0.1", "-port", str(epmd_port)],
-            env=cluster.nodes[0].variables,
+            env=cluster.nodes[0].server.variables,
             start_new_session=True,
         )
         guard.watch(epmd.pid)

@@ -18,6 +18,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 import venv
 import zipfile
@@ -90,6 +91,16 @@ def executor_environment(place: Path, *, with_leveret: bool) -> Path:
     elsewhere = tuple(str(ROOT / name) for name in ("src", "tests", "bench"))
     (site / "sitecustomize.py").write_text(_NO_ENTRY.format(elsewhere=elsewhere), encoding="utf-8")
     return environment / "bin"
+
+
+def environment_archive(place: Path) -> Path:
+    """For `--archives`: such an environment, as a user would pack it."""
+    environment = executor_environment(place, with_leveret=True).parent
+    archive = place / "environment.tar.gz"
+    with tarfile.open(archive, "w:gz", compresslevel=1) as packed:
+        for part in sorted(environment.iterdir()):
+            packed.add(part, part.name)
+    return archive
 
 
 def _link_or_copy(source: str, target: str) -> None:
@@ -169,7 +180,12 @@ class Standalone:
 
 
 def submit(
-    place: Path, master: str, job: Mapping[str, Any], *options: str, settings: Mapping[str, str] | None = None
+    place: Path,
+    master: str,
+    job: Mapping[str, Any],
+    *options: str,
+    settings: Mapping[str, str] | None = None,
+    python: str = "python3",
 ) -> dict[str, Any]:
     """Runs `cluster_job` with spark-submit, in a directory of its own; what it has found out."""
     place = place / "driver"
@@ -180,11 +196,11 @@ def submit(
         *("--master", master),
         *(part for name, value in conf.items() for part in ("--conf", f"{name}={value}")),
         *options,
-        str(JOB),
+        shutil.copy(JOB, place),
         json.dumps({**job, "answer": str(place / "answer.json")}),
     ]
     log = place / "log"
-    environment = environment_of(home, Path(sys.executable).parent)
+    environment = environment_of(home, Path(sys.executable).parent) | {"PYSPARK_PYTHON": python}
     with _running(command, place, environment, log) as process:
         code = process.wait(JOB_S)
     assert code == 0, log.read_text(encoding="utf-8")[-6000:]

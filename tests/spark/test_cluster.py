@@ -1,10 +1,12 @@
 """Queues and tables on clusters: driver and executors are other processes, with other directories and paths.
 
-Two ways to ship Leveret are tried, those of `docs/guide/spark-cluster.md`: installed wherever Spark runs, and
-sent along with `--py-files`. In both, executors can open no file that the driver has it from. A job that has
-to do with RabbitMQ runs in the first way, together with that for Leveret: starting Spark takes longest.
+The ways to ship Leveret are those of `docs/guide/spark-cluster.md`: installed wherever Spark runs, sent along
+with `--py-files`, or in an environment with `--archives`. Executors can open no file that the driver has it
+from. A job that has to do with RabbitMQ runs in the first way, together with that for Leveret: starting Spark
+takes longest.
 """
 
+import tarfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,8 +16,15 @@ import pytest
 
 from leveret.testing.broker import Broker
 from tests.differential.rabbitmq import RabbitMQ
-from tests.spark.cluster import Standalone, executor_environment, package_archive, submit
+from tests.spark.cluster import (
+    Standalone,
+    environment_archive,
+    executor_environment,
+    package_archive,
+    submit,
+)
 from tests.spark.partitions import make_stream
+from tests.spark.settings import only_in_soak
 from tests.spark.spooling import ready
 from tests.spark.tasks import channel, declare
 from tests.tools import reason_to_skip
@@ -128,3 +137,20 @@ def test_on_a_master_and_two_workers_that_get_leveret_with_the_job(leveret: Brok
         assert "leveret.zip" in each["leveret"]
     places = {Path(each["cwd"]).relative_to(tmp_path).parts[0] for each in answer["executors"]}
     assert places == {"a", "b"}
+
+
+@only_in_soak
+def test_on_a_master_and_two_workers_that_get_an_environment_with_the_job(leveret: Broker, tmp_path: Path):
+    """Packed by tar; the format is found by name, by a driver that has unpacked it too."""
+    archive = environment_archive(tmp_path)
+    with tarfile.open(archive) as packed:
+        packed.extractall(tmp_path / "driver" / "environment")
+    bare = executor_environment(tmp_path / "bare", with_leveret=False)
+    job = job_for(leveret, "from-leveret-in-an-archive", tmp_path / "shared")
+    with Standalone(tmp_path, bare) as cluster:
+        shipped = ("--archives", f"{archive}#environment")
+        answer = submit(tmp_path, cluster.url, job, *shipped, python="./environment/bin/python")
+    check(Ran(answer, tmp_path / "shared", bare), leveret, "from-leveret-in-an-archive")
+    for each in answer["executors"]:
+        assert each["python"].startswith(each["cwd"])
+        assert each["leveret"].startswith(f"{each['cwd']}/environment/")

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -9,6 +10,10 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from leveret.broker.accounts import hash_password
 from leveret.broker.definitions import PermissionRow, UserRow
+from leveret.client import ConnectionLost
+from leveret.client.channel import Channel
+from leveret.spark import addressing
+from leveret.spark.columns import schema_of
 from leveret.spark.consuming import QueueConsumer
 from leveret.spark.datasource import LeveretDataSource
 from leveret.spark.errors import BrokerRefused
@@ -18,6 +23,7 @@ from leveret.testing.broker import Broker
 from tests.client.proxy import CHANNEL_OPEN_OK, Proxy
 from tests.spark.partitions import make_stream
 from tests.spark.queues import bodies, publish
+from tests.spark.spooling import ready
 from tests.spark.tasks import channel
 
 PROMPTLY_S = 30
@@ -41,7 +47,7 @@ def broker(tmp_path_factory):
         yield broker
 
 
-def as_rita(broker: Broker) -> dict[str, str]:
+def as_rita(broker: Any) -> dict[str, str]:
     return {"url": broker.url, "user": "rita", "password": "secret"}
 
 
@@ -76,6 +82,91 @@ def test_nor_is_a_stream(broker):
             promptly(lambda: ends.wait_for(0, 60))
     finally:
         ends.close()
+
+
+# on RabbitMQ itself
+
+
+@pytest.fixture(scope="module")
+def of_rabbitmq(rabbitmq):
+    """It has the same user, who besides may write to `allowed`, with keys that begin with `a.`."""
+    publish(rabbitmq.url, "unread", bodies(0, 3))
+    make_stream(rabbitmq.url, "unread-stream")
+    with channel(rabbitmq.url) as declaring:
+        declaring.exchange_declare("allowed", "topic")
+        declaring.exchange_declare("inner", "fanout", internal=True)
+        declaring.queue_declare("bound", durable=True)
+        declaring.queue_bind("bound", "allowed", "#")
+    rabbitmq.rabbitmqctl("add_user", "rita", "secret")
+    rabbitmq.rabbitmqctl("set_permissions", "rita", ".*", "^(allowed|inner)$", "^bound$")
+    rabbitmq.rabbitmqctl("set_topic_permissions", "rita", "allowed", "^a[.]", "")
+    return rabbitmq
+
+
+@pytest.mark.needs_rabbitmq
+def test_on_rabbitmq_a_queue_that_may_not_be_read_is_refused_and_keeps_its_messages(of_rabbitmq, tmp_path):
+    spooled = as_rita(of_rabbitmq) | {"queue": "unread", "cursor": "c", "spoolLocation": str(tmp_path)}
+    reader = LeveretDataSource(spooled).streamReader(schema_of(SourceOptions.parse(spooled)))
+    with pytest.raises(BrokerRefused, match="access to queue 'unread' in vhost '/' refused for user 'rita'"):
+        promptly(lambda: reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit()))
+    assert ready(of_rabbitmq.url, "unread") == 3
+
+
+@pytest.mark.needs_rabbitmq
+def test_and_so_is_a_stream(of_rabbitmq):
+    given = as_rita(of_rabbitmq) | {"stream": "unread-stream", "startingPosition": "earliest"}
+    reader = LeveretDataSource(given).streamReader(schema_of(SourceOptions.parse(given)))
+    with pytest.raises(BrokerRefused, match="access to queue 'unread-stream' in vhost '/' refused for user"):
+        promptly(lambda: reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit()))
+
+
+@pytest.mark.needs_rabbitmq
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"exchange": "amq.topic"}, "access to exchange 'amq.topic' in vhost '/' refused for user 'rita'"),
+        ({"routingKey": "bound"}, "access to exchange 'amq.default' in vhost '/' refused for user 'rita'"),
+        ({"exchange": "inner"}, "cannot publish to internal exchange 'inner' in vhost '/'"),
+        ({"exchange": "allowed", "routingKey": "b.c"}, "access to topic 'b.c' in exchange 'allowed'"),
+        (
+            {"exchange": "allowed", "routingKey": "a.b", "unroutableExchange": "amq.fanout"},
+            "access to exchange 'amq.fanout' in vhost '/' refused for user 'rita'",
+        ),
+    ],
+)
+def test_on_rabbitmq_the_right_to_write_is_asked_for_on_the_driver(of_rabbitmq, options, sentence):
+    for make in writers(of_rabbitmq, user="rita", password="secret", **options):
+        with pytest.raises(BrokerRefused) as raised:
+            make()
+        assert sentence in str(raised.value)
+
+
+@pytest.mark.needs_rabbitmq
+def test_who_may_write_does_and_asking_has_published_nothing(of_rabbitmq):
+    rita = {"user": "rita", "password": "secret", "exchange": "allowed"}
+    for make in (
+        *writers(of_rabbitmq, routingKey="a.b", **rita),
+        *writers(of_rabbitmq, "routing_key", **rita),  # the keys of rows are not known yet
+    ):
+        assert make() is not None
+    assert ready(of_rabbitmq.url, "bound") == 0
+
+
+@pytest.mark.needs_rabbitmq
+def test_a_broker_without_transactions_is_asked_whether_the_exchange_is_there(rabbitmq, monkeypatch):
+    tried = []
+
+    async def refuse(channel: Channel, exchange: str, routing_key: str) -> None:
+        tried.append(exchange)
+        channel.session.fail("no transactions here")
+        raise ConnectionLost("no transactions here", code=540)
+
+    monkeypatch.setattr(addressing, "try_publishing", refuse)
+    for options, is_there in (({"exchange": "missing"}, False), ({"exchange": "amq.fanout"}, True)):
+        for make in writers(rabbitmq, **options):
+            with nullcontext() if is_there else pytest.raises(BrokerRefused, match="no exchange 'missing'"):
+                make()
+    assert len(tried) == 4
 
 
 # where rows go

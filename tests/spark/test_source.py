@@ -276,6 +276,15 @@ def test_a_schema_that_does_not_fit_is_a_sentence(spark, leveret, queue):
     assert "column offset is bigint, the schema says string" in sentence(raised)
 
 
+def test_nor_may_it_on_a_stream_of_batches_whose_messages_stay(spark, leveret, queue, tmp_path):
+    publish(leveret.url, queue, bodies(0, 1))
+    reading = spark.readStream.format("leveret").options(url=leveret.url, queue=queue, cursor="c")
+    with pytest.raises(PySparkException) as raised:
+        run_once(reading.schema("offset STRING").load(), tmp_path)
+    assert "column offset is bigint, the schema says string" in sentence(raised)
+    assert (leveret.depth(queue), leveret.unacked(queue)) == (1, 0)
+
+
 @pytest.mark.needs_rabbitmq
 def test_a_batch_read_of_a_queue_elsewhere_is_refused(spark, rabbitmq, queue):
     reading = spark.read.format("leveret").options(url=rabbitmq.url, queue=queue)

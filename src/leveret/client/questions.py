@@ -1,11 +1,19 @@
-"""Declarations that declare nothing: whether a queue or an exchange is there, and how much is in it."""
+"""Questions that change nothing: whether a queue or an exchange is there, how much is in it, may I write."""
 
 from __future__ import annotations
 
+from typing import Final
+
 from pamqp import commands
 
+from leveret.amqp import methods, properties
+from leveret.amqp.errors import NotImplemented_
+from leveret.amqp.frames import HEADER, frame
 from leveret.amqp.methods import make
 from leveret.client.channel import Channel
+
+WITHOUT_TRANSACTIONS: Final = NotImplemented_.code
+"""The code with which a broker closes the connection that has none."""
 
 
 def is_there_an_exchange(name: str) -> commands.Exchange.Declare:
@@ -22,6 +30,26 @@ def is_there_an_exchange(name: str) -> commands.Exchange.Declare:
         nowait=False,
         arguments={},
     )
+
+
+async def try_publishing(channel: Channel, exchange: str, routing_key: str) -> None:
+    """A message in a transaction that is rolled back: a right that is missing closes the channel with 403.
+
+    An exchange that is missing closes it with 404. See also `WITHOUT_TRANSACTIONS`.
+    """
+    publish = make(
+        commands.Basic.Publish,
+        ticket=0,
+        exchange=exchange,
+        routing_key=routing_key,
+        mandatory=False,
+        immediate=False,
+    )
+    await channel.call(make(commands.Tx.Select))
+    channel.session.send(
+        methods.frame(channel.number, publish) + frame(HEADER, channel.number, properties.encode({}, 0))
+    )
+    await channel.call(make(commands.Tx.Rollback))
 
 
 async def depth(channel: Channel, queue: str) -> int:
