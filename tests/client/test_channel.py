@@ -175,6 +175,21 @@ def test_closing_waits_for_no_broker_that_does_not_answer(monkeypatch: pytest.Mo
     asyncio.run(run())
 
 
+def test_nothing_is_asked_on_a_channel_that_is_being_closed() -> None:
+    """The answer would be the broker's word on the close."""
+
+    async def run() -> None:
+        channel, paper = on_paper()
+        channel.abandon()
+        with pytest.raises(Closed, match="is being closed"):
+            await channel.call(DECLARE)
+        assert paper.written == ["channel.close"]
+        channel.take(method_of(commands.Channel.CloseOk))
+        assert paper.forgotten == [7]
+
+    asyncio.run(run())
+
+
 def test_when_both_close_at_once_both_are_content() -> None:
     async def run() -> None:
         channel, paper = on_paper()

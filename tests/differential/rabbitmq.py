@@ -105,7 +105,8 @@ def free_ports(count: int) -> list[int]:
 def environment(
     directory: Path, *, port: int, dist_port: int, epmd_port: int, more: str = ""
 ) -> dict[str, str]:
-    (directory / "enabled_plugins").write_text("[rabbitmq_consistent_hash_exchange].\n")
+    plugins = "rabbitmq_consistent_hash_exchange,rabbitmq_recent_history_exchange"
+    (directory / "enabled_plugins").write_text(f"[{plugins}].\n")
     (directory / "rabbitmq.conf").write_text(CONFIGURATION.format(port=port) + more)
     cookie = directory / ".erlang.cookie"
     cookie.write_text(f"LEVERETDIFFERENTIAL{port}")

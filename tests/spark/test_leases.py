@@ -170,6 +170,23 @@ def test_a_checkpoint_of_something_else_is_refused(leveret, queue, options, chan
     assert leveret.depth(queue) == 3
 
 
+@pytest.mark.parametrize("available_now", [False, True])
+@pytest.mark.parametrize("change", [{"queue": "other"}, {"cursor": "other"}, {"log": 10**6}])
+def test_the_query_whose_checkpoint_it_is_not_goes_on(leveret, queue, options, change, available_now):
+    publish(leveret.url, queue, bodies(0, 3))
+    right = Run({}, **options)
+    partitions = right.plan()
+    stranger = Run({"committed": right.checkpoint["committed"] | change}, **options, leaseTimeout="1s")
+    if available_now:
+        stranger.reader.prepareForTriggerAvailableNow()
+    with pytest.raises(WrongCheckpoint):
+        stranger.plan()
+    assert taken(right.rows(partitions)) == bodies(0, 3)
+    right.commit()
+    assert right.batch() == []
+    assert (leveret.depth(queue), leveret.unacked(queue)) == (0, 0)
+
+
 def test_a_checkpoint_of_a_queue_of_that_name_at_another_broker_is_refused(own_leveret, tmp_path):
     """Whose queue was declared as early, and is leased to a query of the same name."""
     with Broker(tmp_path / "other", flight=True) as other:

@@ -216,3 +216,13 @@ def test_a_status_that_can_not_be_written_for_a_while_does_not_end_the_query(mon
     running._follow(query, None, told, lambda: False)
     assert said == [("now", {}), ("now", {}), ("now", {"state": "stopped"})]
     assert stopped == [True]
+
+
+def test_who_runs_it_is_told_what_can_not_be_written():
+    def report(_: Status) -> None:
+        raise SparkSideError("the checkpoint's disk is full")
+
+    heard = []
+    told = running.Told(Status.first("orders"), SimpleNamespace(report=report), heard.append)
+    told.mention(state="stopped")
+    assert [status.state for status in heard] == ["stopped"]

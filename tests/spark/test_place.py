@@ -2,7 +2,7 @@
 
 import pytest
 
-from leveret.spark.errors import BadOption
+from leveret.spark.errors import BadOption, SparkSideError
 from leveret.spark.place import Place, without_keys
 
 
@@ -28,3 +28,14 @@ def test_a_location_that_is_wrong_does_not_give_its_keys_away(location):
     with pytest.raises(BadOption, match="://bucket/x' is no place for files") as raised:
         Place.at(location, "folder")
     assert not any(key in str(raised.value) for key in ("AKIA", "SEC", "RET"))
+
+
+def test_a_file_that_could_not_be_written_whole_leaves_nothing(tmp_path):
+    def fill(sink):
+        sink.write(b"a part of it")
+        raise OSError("no space left")
+
+    place = Place.at(str(tmp_path), "folder")
+    with pytest.raises(SparkSideError, match="no space left"):
+        place.write("status", fill)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []

@@ -12,13 +12,13 @@ from leveret.broker.accounts import hash_password
 from leveret.broker.definitions import PermissionRow, UserRow
 from leveret.client import ConnectionLost
 from leveret.client.channel import Channel
-from leveret.spark import addressing
+from leveret.spark import addressing, published
 from leveret.spark.columns import schema_of
 from leveret.spark.consuming import QueueConsumer
 from leveret.spark.datasource import LeveretDataSource
-from leveret.spark.errors import BrokerRefused
+from leveret.spark.errors import BrokerAway, BrokerRefused
 from leveret.spark.following import StreamEnds
-from leveret.spark.options import SourceOptions
+from leveret.spark.options import SinkOptions, SourceOptions
 from leveret.testing.broker import Broker
 from tests.client.proxy import CHANNEL_OPEN_OK, Proxy
 from tests.spark.partitions import make_stream
@@ -150,6 +150,35 @@ def test_who_may_write_does_and_asking_has_published_nothing(of_rabbitmq):
     ):
         assert make() is not None
     assert ready(of_rabbitmq.url, "bound") == 0
+
+
+@pytest.mark.needs_rabbitmq
+def test_an_exchange_that_keeps_the_last_messages_keeps_none_of_it(rabbitmq):
+    with channel(rabbitmq.url) as declaring:
+        declaring.exchange_declare("history", "x-recent-history")
+        for make in writers(rabbitmq, exchange="history"):
+            assert make() is not None
+        declaring.queue_declare("late", durable=True)
+        declaring.queue_bind("late", "history")
+    assert ready(rabbitmq.url, "late") == 0
+
+
+@pytest.mark.needs_rabbitmq
+def test_a_broker_that_takes_nothing_for_want_of_memory_says_so(rabbitmq):
+    rabbitmq.rabbitmqctl("set_vm_memory_high_watermark", "absolute", "1")
+    try:
+        for make in writers(rabbitmq, exchange="amq.fanout", brokerTimeout="1s"):
+            with pytest.raises(BrokerAway, match="the broker has been blocked"):
+                make()
+    finally:
+        rabbitmq.rabbitmqctl("set_vm_memory_high_watermark", "absolute", "512MB")
+
+
+@pytest.mark.needs_rabbitmq
+def test_a_password_that_was_changed_is_no_broker_that_is_away(rabbitmq):
+    options = SinkOptions.parse({"url": rabbitmq.url, "password": "changed", "routingKey": "q"})
+    with pytest.raises(BrokerRefused, match="Login was refused"), published.connected(options):
+        pass
 
 
 @pytest.mark.needs_rabbitmq

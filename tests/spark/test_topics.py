@@ -479,6 +479,23 @@ def test_a_checkpoint_of_a_stream_of_that_name_at_another_broker_is_refused(own_
             Run(checkpoint, url=own_leveret.url, stream="s", cursor="lake").plan()
 
 
+def test_the_query_whose_checkpoint_it_is_not_goes_on(own_leveret):
+    append(own_leveret.url, make_stream(own_leveret.url, "s"), bodies(0, 3))
+    given = {"url": own_leveret.url, "stream": "s"}
+    right = Run({}, **given, cursor="lake")
+    partitions = right.plan()
+    committed = right.checkpoint["committed"]
+    for cursor in ("lake", "nobody's"):
+        of_another = committed | {"cursor": cursor, "logs": {"s": 10**6}}
+        with pytest.raises(WrongCheckpoint, match="an earlier stream 's'"):
+            Run({"committed": of_another}, **given, cursor=cursor).plan()
+    assert taken(right.rows(partitions)) == bodies(0, 3)
+    right.commit()
+    assert right.batch() == []
+    groups = own_leveret.call(lambda: list(own_leveret.server.broker.vhosts["/"].groups))
+    assert [name for name in groups if "nobody" in str(name)] == []
+
+
 def test_a_checkpoint_of_another_kind_of_source_is_refused(leveret, stream, of_stream, options):
     with pytest.raises(WrongCheckpoint, match="not written by a query over a stream or topic of Leveret"):
         Run({"committed": {"lease": 3}}, **of_stream).plan()

@@ -68,6 +68,11 @@ class Channel:
     async def _ask(self, method: Method) -> Method | Content:
         if self.error is not None:
             raise self.error.with_traceback(None)
+        if self._closing:
+            raise Closed("the channel is being closed")
+        return await self._answer_to(method)
+
+    async def _answer_to(self, method: Method) -> Method | Content:
         answer: asyncio.Future[Method | Content] = asyncio.get_running_loop().create_future()
         self.session.write(self.number, method)
         self._waiting.append(answer)
@@ -83,7 +88,7 @@ class Channel:
             self._closing = True
             try:
                 async with asyncio.timeout(_CLOSE_S):
-                    await self.call(_close())
+                    await self._answer_to(_close())
             except ClientError:
                 return  # it is over, which is what was wanted
             except TimeoutError:

@@ -12,6 +12,7 @@ from leveret.amqp.frames import HEADER, frame
 from leveret.amqp.methods import make
 from leveret.client.channel import Channel
 
+_KEEP_NONE: Final = properties.encode({"headers": {"x-recent-history-no-store": True}}, 0)
 WITHOUT_TRANSACTIONS: Final = NotImplemented_.code
 """The code with which a broker closes the connection that has none."""
 
@@ -35,7 +36,8 @@ def is_there_an_exchange(name: str) -> commands.Exchange.Declare:
 async def try_publishing(channel: Channel, exchange: str, routing_key: str) -> None:
     """A message in a transaction that is rolled back: a right that is missing closes the channel with 403.
 
-    An exchange that is missing closes it with 404. See also `WITHOUT_TRANSACTIONS`.
+    An exchange that is missing closes it with 404. See also `WITHOUT_TRANSACTIONS`. RabbitMQ asks an exchange
+    for its queues before the rollback: one that keeps the last messages is told to keep none.
     """
     publish = make(
         commands.Basic.Publish,
@@ -46,9 +48,7 @@ async def try_publishing(channel: Channel, exchange: str, routing_key: str) -> N
         immediate=False,
     )
     await channel.call(make(commands.Tx.Select))
-    channel.session.send(
-        methods.frame(channel.number, publish) + frame(HEADER, channel.number, properties.encode({}, 0))
-    )
+    channel.session.send(methods.frame(channel.number, publish) + frame(HEADER, channel.number, _KEEP_NONE))
     await channel.call(make(commands.Tx.Rollback))
 
 

@@ -25,6 +25,19 @@ class _Said(msgspec.Struct, frozen=True, tag=True, array_like=True):
 # a query over a queue
 
 
+class Look(_Said, frozen=True):
+    """Which queue it is, and how much is ready: nothing changes, and no run of a query ends."""
+
+    vhost: str
+    queue: str
+
+
+class Looked(_Said, frozen=True):
+    log_id: int
+    """A new queue of the same name has another, and so has one of another broker."""
+    ready: int
+
+
 class Open(_Said, frozen=True):
     """A query begins, or begins again: earlier runs of it are refused from now on."""
 
@@ -41,7 +54,7 @@ class Opened(_Said, frozen=True):
     epoch: int
     """Of this run; all further requests carry it."""
     log_id: int
-    """Which queue it is: a new one of the same name has another."""
+    """As in `Looked`."""
     settled: int
     """Leases up to this number are settled."""
     last: int
@@ -364,7 +377,8 @@ class Refused(_Said, frozen=True):
 OffsetRequest = Locate | Follow | Advance | Cover | RejectRead
 """Those about streams and topics."""
 Request = (
-    Open
+    Look
+    | Open
     | Lease
     | Plan
     | Reject
@@ -378,7 +392,18 @@ Request = (
     | DropPicture
 )
 Answer = (
-    Opened | Leased | Planned | Located | Followed | Advanced | Covered | Committed | Taken | Done | Refused
+    Looked
+    | Opened
+    | Leased
+    | Planned
+    | Located
+    | Followed
+    | Advanced
+    | Covered
+    | Committed
+    | Taken
+    | Done
+    | Refused
 )
 
 _encoder = msgspec.msgpack.Encoder()

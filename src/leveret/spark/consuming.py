@@ -66,17 +66,23 @@ async def answered(
     connection: BlockingConnection, ask: Callable[[Channel], Awaitable[_T]], timeout_s: float
 ) -> _T:
     """What somebody asks on a channel of its own: again when the connection is lost, until time is over."""
-    async with asyncio.timeout(timeout_s):
-        while True:
-            session = await connection.connection.connected(timeout_s)
-            try:
-                channel = await session.open_channel()
+    try:
+        async with asyncio.timeout(timeout_s):
+            while True:
+                session = await connection.connection.connected(timeout_s)
                 try:
-                    return await ask(channel)
-                finally:
-                    channel.abandon()
-            except ConnectionLost:
-                await asyncio.sleep(_LOOK_S)
+                    channel = await session.open_channel()
+                    try:
+                        return await ask(channel)
+                    finally:
+                        channel.abandon()
+                except ConnectionLost:
+                    await asyncio.sleep(_LOOK_S)
+    except TimeoutError:
+        there = connection.connection.session
+        if there is None or there.blocked is not None:
+            raise connection.connection.failure(timeout_s) from None
+        raise
 
 
 async def ready_in(connection: BlockingConnection, queue: str, timeout_s: float) -> int:

@@ -55,15 +55,14 @@ class LeaseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return limits.default_limit(self._options)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        opened = self._open()
-        now = self._lease(opened.settled, settle_only=True)
-        self._budget = _Budget(known=opened.last, ready=now.ready)
+        self._budget = _Budget(self._look().ready)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Acks what Spark has committed, then leases the next batch; `start` itself when nothing is there."""
         number = self._number(start)
         most, size = limits.most(limit, self._options)
         if self._budget is not None:
+            self._budget.begins(self._open())
             if self._budget.spent(number):
                 self._lease(number, settle_only=True)
                 return start
@@ -111,6 +110,10 @@ class LeaseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._calls is None:
             self._calls = Calls(self._endpoint)
         return self._calls
+
+    def _look(self) -> actions.Looked:
+        looked: actions.Looked = self._ask(actions.Look(self._options.vhost, self._queue), actions.Looked)
+        return looked
 
     def _open(self) -> actions.Opened:
         """Once in the life of a run: earlier runs of the query are refused from then on."""
@@ -169,28 +172,25 @@ class LeaseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # offsets
 
     def _offset(self, lease: int) -> dict[str, Any]:
-        return self._identity() | {"lease": lease}
-
-    def _identity(self) -> dict[str, Any]:
         vhost, queue, cursor = self._name
-        return {"vhost": vhost, "queue": queue, "log": self._open().log_id, "cursor": cursor}
+        log_id = self._open().log_id
+        return {"vhost": vhost, "queue": queue, "log": log_id, "cursor": cursor, "lease": lease}
 
     def _number(self, offset: dict[str, Any]) -> int:
-        """The lease; `WrongCheckpoint` for an offset that is not this query's."""
-        ours = self._identity()
+        """The lease; `WrongCheckpoint` for an offset that is not this query's, whose runs go on then."""
         if "lease" not in offset:
             raise WrongCheckpoint(
                 f"the checkpoint was not written by a query over a queue of Leveret: {offset}",
                 hint="start with a new checkpoint",
             )
-        for name in ("vhost", "queue", "cursor"):
-            if offset.get(name) != ours[name]:
+        for name, ours in zip(("vhost", "queue", "cursor"), self._name, strict=True):
+            if offset.get(name) != ours:
                 raise WrongCheckpoint(
                     f"the checkpoint belongs to {name} '{offset.get(name)}', this query reads "
-                    f"{name} '{ours[name]}'",
+                    f"{name} '{ours}'",
                     hint="a checkpoint is for one query: start with a new one, or go back to the old option",
                 )
-        if offset.get("log") != ours["log"]:
+        if any(offset.get("log") != log_id for log_id in self._log_ids()):
             raise WrongCheckpoint(
                 f"the checkpoint belongs to an earlier queue '{self._queue}', which was deleted since, or to "
                 "one of another broker",
@@ -198,13 +198,22 @@ class LeaseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         return int(offset["lease"])
 
+    def _log_ids(self) -> Iterator[int]:
+        """Of the queue, as it is before the run begins, and then."""
+        if self._opened is None:
+            yield self._look().log_id
+        yield self._open().log_id
+
 
 class _Budget:
     """How much `availableNow` still takes: leases that were there when it began, and as many messages."""
 
-    def __init__(self, *, known: int, ready: int) -> None:
-        self._known = known
+    def __init__(self, ready: int) -> None:
         self._left = ready
+        self._known = 0
+
+    def begins(self, opened: actions.Opened) -> None:
+        self._known = opened.last
 
     def spent(self, start: int) -> bool:
         return start >= self._known and self._left <= 0

@@ -11,6 +11,7 @@ import os
 import re
 import uuid
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from hashlib import blake2b
 from typing import Final
 from urllib.parse import quote
@@ -99,6 +100,8 @@ class Place:
             else:
                 self._files.move(unfinished, path)
         except OSError as error:
+            with suppress(OSError):
+                self._files.delete_file(unfinished)
             raise self._failed("written", error) from error
 
     def _make(self, folder: str) -> None:

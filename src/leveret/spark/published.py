@@ -27,6 +27,7 @@ from pyspark.sql.types import StructType
 from leveret.client import (
     BlockingConnection,
     ClientError,
+    LoginRefused,
     Message,
     PublishInterrupted,
     Receipt,
@@ -34,7 +35,7 @@ from leveret.client import (
 )
 from leveret.client.blocking import BlockingPublisher
 from leveret.client.message import PERSISTENT, Properties
-from leveret.spark.errors import BrokerAway, SparkSideError
+from leveret.spark.errors import BrokerAway, BrokerRefused, SparkSideError
 from leveret.spark.options import SinkOptions
 from leveret.spark.rows import Rows, check, slices, too_large
 from leveret.spark.sink import Attempt, Staged, new_write
@@ -107,6 +108,8 @@ def connected(options: SinkOptions) -> Iterator[BlockingConnection]:
     connection = BlockingConnection(*options.amqp_urls, tls=options.ssl_context(), name="leveret.spark")
     try:
         connection.open(options.broker_timeout_s)
+    except LoginRefused as error:
+        raise BrokerRefused(error.sentence, code=403, hint=error.hint) from None
     except ClientError as error:
         hint = "check that it runs, the option url, and brokerTimeout"
         raise BrokerAway(f"no broker answered at {options.where}: {error.sentence}", hint=hint) from None

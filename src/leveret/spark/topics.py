@@ -188,7 +188,9 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     f"the checkpoint belongs to {theirs}, this query reads {name} '{ours}'",
                     hint="a checkpoint is for one query: start with a new one, or go back to the old option",
                 )
-        self._begin()
+        if self._begun is None:  # a checkpoint of something else is to end no other run
+            located = self._ask(locate(self._options, _BEGINNING), actions.Located)
+            self._logs.update((place.stream, place.log_id) for place in located.places)
         for stream, log_id in offset["logs"].items():
             if self._logs.get(stream, log_id) != log_id:
                 raise WrongCheckpoint(
@@ -196,6 +198,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     "to one of another broker",
                     hint="start with a new checkpoint",
                 )
+        self._begin()
         return dict(offset["offsets"])
 
 

@@ -70,6 +70,9 @@ class Answers:
                 | actions.RejectRead()
             ):
                 return self._reading.answer(user, self._vhost(user, request.vhost), request)
+            case actions.Look():
+                queue = self._consumed(user, request.vhost, request.queue)
+                return actions.Looked(queue.log.id, queue.ready)
             case actions.Open():
                 leases = self._consumed(user, request.vhost, request.queue).queries()
                 timeout_us = int(request.timeout_s * 1_000_000)

@@ -109,7 +109,7 @@ def run(
             told.failure(found)
             raise found from None
         except KeyboardInterrupt:
-            told.say(state="stopped")
+            told.mention(state="stopped")
             if not interrupts.came:
                 raise
     return 128 + interrupts.came[0] if interrupts.came else 0
@@ -125,9 +125,11 @@ class Told:
 
     def say(self, status: Status | None = None, **changes: object) -> None:
         self.status = (status or self.status).now(**changes)
-        self._state.report(self.status)
-        if self._on_status is not None:
-            self._on_status(self.status)
+        try:
+            self._state.report(self.status)
+        finally:
+            if self._on_status is not None:
+                self._on_status(self.status)
 
     def mention(self, status: Status | None = None, **changes: object) -> None:
         """The same, if it can be written: a run does without."""
