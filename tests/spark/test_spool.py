@@ -217,6 +217,34 @@ def test_a_run_that_opens_too_slowly_takes_nothing_of_the_later_one_away(tmp_pat
     assert files(tmp_path, "known/*") == known
 
 
+def test_ids_that_a_late_word_on_what_is_settled_names_are_there_for_whoever_opens_next(tmp_path):
+    """The run that took over has settled nothing before it ended."""
+    clock, wrote = Clock(), []
+    earlier = opened(tmp_path, clock=clock)
+    write = earlier._place.write_bytes
+
+    def write_late(name: str, data: bytes) -> None:
+        wrote.append(name)
+        if name.startswith("settled/") and any(each.startswith("known/") for each in wrote):
+            opened(tmp_path, clock=clock)
+        write(name, data)
+
+    earlier._place.write_bytes = write_late
+
+    def settle_until_taken_over() -> None:
+        for number in range(40):
+            earlier.settle(earlier.write([chunk(b"x")], ids(f"{number}")))
+
+    with pytest.raises(TakenOver):
+        settle_until_taken_over()
+    last = opened(tmp_path, clock=clock)
+    assert last.find(ids(*map(str, range(last.settled)))).tolist() == [SETTLED] * last.settled
+    last.settle(last.write([chunk(b"y")], ids("y")))
+    named = {run.file.rpartition("/")[2] for run in last._runs}
+    assert set(files(tmp_path, "known/*")) <= named
+    assert len(files(tmp_path, "settled/*")) == 1
+
+
 def test_of_two_batches_with_one_number_the_one_of_the_later_run_counts(tmp_path):
     earlier = opened(tmp_path)
     later = opened(tmp_path)

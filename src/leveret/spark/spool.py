@@ -232,12 +232,18 @@ class Spool:
         return runs
 
     def _sweep(self, number: int, kept: Iterable[Run], marker: str) -> None:
-        """Deletes what the marker has made superfluous; of batches also what others left, or never ended."""
+        """Deletes what the marker has made superfluous, also of what others left, or never ended.
+
+        Other markers go first, then what they name: a run that was taken over may have written one late.
+        """
+        self._place.delete(
+            f"settled/{name}"
+            for name in self._place.names("settled")
+            if f"settled/{name}" < marker or name[_NUMBER_CHARS:] < self._epoch  # of earlier runs
+        )
         gone = {run.file for run in self._runs}
         gone |= {f"batches/{name}" for name in self._place.names("batches") if int(name[:20]) <= number}
-        for name in self._place.names("settled"):
-            if f"settled/{name}" < marker or name[_NUMBER_CHARS:] < self._epoch:  # of earlier runs
-                gone.add(f"settled/{name}")
+        gone |= {f"known/{name}" for name in self._place.names("known") if _epoch_in(name) < self._epoch}
         self._place.delete(gone - {run.file for run in kept})
 
     # opening
@@ -307,14 +313,16 @@ class Spool:
             self._next_offset = max(self._next_offset, manifest.first + manifest.messages)
 
     def _sweep_leftovers(self) -> None:
-        """What earlier runs did not come to delete, or to finish; and never what belongs to a later one."""
+        """What earlier runs did not come to delete, or to finish; never what belongs to a later one, nor ids:
+        a marker may still come that names them."""
         self.check()
         for folder in ("batches", "known", "settled"):
             self._place.sweep(folder)
         kept = {run.file for run in self._runs}
-        old = {f"known/{name}" for name in self._place.names("known") if _epoch_in(name) < self._epoch}
-        settled = (name for name in self._place.names("batches") if int(name[:20]) <= self.settled)
-        self._place.delete((old | {f"batches/{name}" for name in settled}) - kept)
+        settled = {
+            f"batches/{name}" for name in self._place.names("batches") if int(name[:20]) <= self.settled
+        }
+        self._place.delete(settled - kept)
 
     def _read_ids(self, file: str) -> Ids:
         data = self._place.read(file)
