@@ -214,6 +214,7 @@ def test_a_run_that_opens_too_slowly_takes_nothing_of_the_later_one_away(tmp_pat
     known = files(tmp_path, "known/*")
     assert known
     slow._sweep_leftovers()
+    slow._sweep(0, [], "")
     assert files(tmp_path, "known/*") == known
 
 
