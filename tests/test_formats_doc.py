@@ -411,6 +411,12 @@ def test_the_note_of_the_example_is_read():
     assert kinds.decode(SHOWN["note"]) == LEASE
 
 
+def test_a_note_of_a_lease_from_before_leases_were_remembered_is_of_a_live_one():
+    *said, expired = msgspec.msgpack.decode(SHOWN["note"])
+    assert expired is False
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(said), type=leases.LeaseNote) == LEASE
+
+
 # links
 
 

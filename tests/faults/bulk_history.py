@@ -6,6 +6,7 @@ what its lease names, commits, and acks with the next request; its own notes sur
 stages rows for two queues and commits them. The rules that `check` holds the broker to: a lease that was
 answered names the same messages until it is settled; a message is in a table, in a lease or in the queue,
 and once; what was confirmed is somewhere; rows of a batch are visible all together, or not at all, and once.
+When leases expire, their messages are anybody's; only what a consumer has taken of them may be in two places.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from random import Random
 
 from leveret.amqp.properties import encode
 from leveret.broker.broker import Broker
+from leveret.broker.leases import LeaseNote
 from leveret.broker.queue import Queue
 from leveret.flight import actions
 from leveret.flight.tickets import StageDescriptor, unpack_ranges
@@ -52,6 +54,9 @@ class BulkHistory:
         """The last lease of it."""
         self.noted: dict[int, list[bytes]] = {}
         """Batches that the query has begun with, by the lease, and what was in them."""
+        self.shared: set[bytes] = set()
+        """What a consumer has taken of leases that had expired."""
+        self.now_us = 1_000_000
         self.epoch = 0
         self.batch = 0
         self.rows: dict[int, list[bytes]] = {}
@@ -82,6 +87,7 @@ class BulkHistory:
         if not self.sync():
             return
         queue = self.queue("q")
+        expired = {body for bodies in self._expired().values() for body in bodies}
         for _ in range(count):
             ranges = queue.cursor.take(1)
             if self.random.random() < 0.3 and ranges:
@@ -90,6 +96,7 @@ class BulkHistory:
             for record in queue.log.read(ranges):
                 queue.ack(ranges)
                 self.acked.add(record.body)
+                self.shared |= {record.body} & expired
         if self.sync():
             self.consumed |= self.acked
             self.acked.clear()
@@ -97,18 +104,24 @@ class BulkHistory:
     # the query
 
     def trigger(self) -> None:
-        """Acks what is committed, asks for the next lease, and works on it; it may fall anywhere."""
-        limit = self.random.choice([None, 1, 3, 50])
-        leased = self.ask(actions.Lease("/", "q", QUERY, self.epoch, self.committed, limit))
-        if not isinstance(leased, actions.Leased) or leased.end == self.committed:
-            return
-        bodies = self.plan(leased.end)
+        """Acks what is committed, asks for the next lease, and works on it; it may fall anywhere.
+
+        What it has begun with it goes on with, and asks for nothing else before.
+        """
+        end = max(self.noted, default=0)
+        if end <= self.committed:
+            limit = self.random.choice([None, 1, 3, 50])
+            leased = self.ask(actions.Lease("/", "q", QUERY, self.epoch, self.committed, limit))
+            if not isinstance(leased, actions.Leased) or leased.end == self.committed:
+                return
+            end = leased.end
+        bodies = self.plan(end)
         if bodies is None:
             return
-        self.noted.setdefault(leased.end, bodies)
+        assert sorted(self.noted.setdefault(end, bodies)) == sorted(bodies), f"lease {end} has changed"
         if self.random.random() < 0.7:
             self.table.update(bodies)
-            self.committed = leased.end
+            self.committed = end
 
     def plan(self, end: int) -> list[bytes] | None:
         planned = self.ask(actions.Plan("/", "q", QUERY, self.epoch, self.committed, end))
@@ -118,6 +131,12 @@ class BulkHistory:
         return [
             record.body for portion in planned.portions for record in log.read(unpack_ranges(portion.ranges))
         ]
+
+    def lapse(self) -> None:
+        """Nobody hears of the query for longer than its leases are kept."""
+        self.now_us += 3600_000_000
+        self.broker.tick()
+        self.sync()
 
     def take_over(self) -> None:
         opened = self.ask(actions.Open("/", "q", QUERY, 3600.0))
@@ -147,7 +166,7 @@ class BulkHistory:
             self.commit()
 
     def write(self, stage: str, bodies: list[bytes]) -> actions.Done | None:
-        descriptor = StageDescriptor("/", WRITER, self.batch, stage, 3600.0)
+        descriptor = StageDescriptor("/", WRITER, self.batch, stage, 36_000_000.0)
         rows = [
             (b"", queue.encode(), encode({"delivery_mode": 2}, len(body)), body)
             for body in bodies
@@ -175,6 +194,8 @@ class BulkHistory:
         if isinstance(answer, actions.Refused):
             if answer.kind == "fenced":  # the answer to an `Open` was lost with the power
                 self.take_over()
+            elif answer.kind == "expired":  # then the query begins with a new checkpoint
+                assert self.shared & set(self.noted.pop(max(self.noted)))
             else:
                 assert answer.code == 541, answer  # a full disk; nothing else is wrong here
             return None
@@ -223,11 +244,11 @@ class BulkHistory:
     def open(self) -> None:
         self.definitions.close()
         store = Store(
-            self.disk, clock=lambda: 1_000_000, entropy=lambda: self.random.getrandbits(64), options=SMALL
+            self.disk, clock=lambda: self.now_us, entropy=lambda: self.random.getrandbits(64), options=SMALL
         )
         self.broker = Broker(
             store,
-            clock=lambda: 1_000_000,
+            clock=lambda: self.now_us,
             token=lambda: f"{self.random.getrandbits(32):08x}",
             define=self.definitions.put,
             rows=self.definitions.load(),
@@ -256,15 +277,19 @@ class BulkHistory:
     # what must be true
 
     def check(self) -> None:
-        held = self._held()
+        held, expired = self._held(), self._expired()
         for number, bodies in self.noted.items():
-            if number > self.committed:
-                assert sorted(held.get(number, [])) == sorted(bodies), f"lease {number} has changed"
+            if number > self.committed and not self.shared.intersection(bodies):
+                assert sorted((held | expired).get(number, [])) == sorted(bodies), (
+                    f"lease {number} has changed"
+                )
         leased = [body for number, bodies in held.items() if number > self.committed for body in bodies]
-        settling = {body for number, bodies in held.items() if number <= self.committed for body in bodies}
-        ready = self._visible("q")
+        settling = {
+            body for number, bodies in (held | expired).items() if number <= self.committed for body in bodies
+        }
+        ready = [body for body in self._visible("q") if body not in settling]
         places = Counter(leased) + Counter(ready) + self.table + Counter(self.consumed)
-        twice = {body for body, count in places.items() if count > 1}
+        twice = {body for body, count in places.items() if count > 1} - self.shared
         assert not twice, f"in more than one place: {twice}"
         assert settling <= self.table.keys()
         there = places.keys() | settling | self.acked
@@ -284,9 +309,17 @@ class BulkHistory:
         leases = self.queue("q").leases
         if leases is None or QUERY not in leases.queries:
             return {}
+        return self._read(leases.queries[QUERY].leases)
+
+    def _expired(self) -> dict[int, list[bytes]]:
+        leases = self.queue("q").leases
+        return (
+            {} if leases is None or QUERY not in leases.queries else self._read(leases.queries[QUERY].expired)
+        )
+
+    def _read(self, leases: dict[int, LeaseNote]) -> dict[int, list[bytes]]:
         log = self.queue("q").log
-        found = leases.queries[QUERY].leases
-        return {number: [each.body for each in log.read(lease.ranges)] for number, lease in found.items()}
+        return {number: [each.body for each in log.read(lease.ranges)] for number, lease in leases.items()}
 
     def _visible(self, name: str) -> list[bytes]:
         """What is ready, or with a consumer that will not be heard of again."""

@@ -24,7 +24,7 @@ LIVES = 4
 
 
 def step(history: BulkHistory, random: Random) -> None:
-    match random.choices(range(10), [20, 30, 12, 6, 4, 5, 2, 3, 2, 6])[0]:
+    match random.choices(range(11), [20, 30, 12, 6, 4, 5, 2, 3, 2, 6, 3])[0]:
         case 0:
             history.publish(random.randrange(1, 12))
         case 1:
@@ -45,6 +45,8 @@ def step(history: BulkHistory, random: Random) -> None:
             history.take_over()
         case 9:
             history.commit()
+        case 10:
+            history.lapse()
 
 
 def live(history: BulkHistory, random: Random) -> None:

@@ -172,7 +172,8 @@ def test_the_columns_of_the_sink_are_those_of_the_code():
         ("then at most 65,536 messages too", weighing.COUNT_MAX, 65_536),
         ("1 to 200 printable bytes", broker_leases._QUERY_BYTES_MAX, 200),
         ("| 20,000 messages |", BATCH_MESSAGES, 20_000),
-        ("(20,000 without it, 65,535 at most)", PREFETCH_MAX, 65_535),
+        ("in flight, 40,000 messages without it", 2 * BATCH_MESSAGES, 40_000),
+        ("without it, 65,535 at most.", PREFETCH_MAX, 65_535),
         ("10,000 queries are remembered", broker_stages.QUERIES_MAX, 10_000),
     ],
 )
@@ -272,7 +273,7 @@ def test_the_failures_of_running_queries_are_words_of_the_sources():
     """Sentences are written over several lines there."""
     sources = "\n".join(
         file.read_text(encoding="utf-8")
-        for folder in ("spark", "broker", "storage")
+        for folder in ("spark", "broker", "storage", "server/flight")
         for file in (SOURCES / folder).glob("*.py")
     )
     joined = re.sub(r'"\s*\n\s*f?"', "", sources)

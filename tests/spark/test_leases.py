@@ -221,17 +221,42 @@ def test_an_old_copy_of_a_checkpoint_can_not_bring_acked_messages_back(leveret, 
         Run(old, **options).plan()
 
 
-def test_a_query_that_was_away_too_long_is_told_and_a_new_checkpoint_goes_on(leveret, queue, options):
+def test_a_query_that_was_away_too_long_is_told_if_others_took_of_its_batch_and_begins_anew(
+    leveret, queue, options
+):
     publish(leveret.url, queue, bodies(0, 3))
     run = Run({}, **options, leaseTimeout="50ms")
     run.plan()
     leveret.wait_until_depth(queue, 3)
-    with pytest.raises(BrokerRefused, match="its lease ran out"):
-        run.plan()
+    with BlockingConnection(leveret.url) as connection:
+        for delivery in connection.consume(queue, prefetch=1, limit=1):
+            with pytest.raises(BrokerRefused, match="its lease ran out"):
+                run.plan()
+            delivery.nack(requeue=True)
+    leveret.wait_until_depth(queue, 3)
     again = Run({}, **options)
     assert taken(again.batch()) == bodies(0, 3)
     assert again.batch() == []
     assert leveret.unacked(queue) == 0
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_query_that_was_away_too_long_goes_on_if_nobody_took_of_its_batch(
+    leveret, queue, options, committed
+):
+    publish(leveret.url, queue, bodies(0, 3))
+    checkpoint = {}
+    run = Run(checkpoint, **options, leaseTimeout="50ms")
+    planned = run.rows(run.plan())
+    if committed:
+        run.commit()
+    leveret.wait_until_depth(queue, 3)
+    again = Run(checkpoint, **options)
+    if not committed:
+        assert again.rows(again.plan()) == planned
+        again.commit()
+    assert again.batch() == []
+    assert (leveret.depth(queue), leveret.unacked(queue)) == (0, 0)
 
 
 def test_a_queue_that_does_not_exist_is_a_sentence(leveret):

@@ -7,7 +7,10 @@ query has an epoch; who comes with an older one is refused, because another run 
 
 What a lease holds is in flight in the cursor, and leased (`Cursor.lease`); the numbers are notes beside it.
 The rule: a lease is answered when its note is durable, and a note is removed in the transaction that settles
-or gives back what it names.
+what it names.
+
+A query that is not heard of for too long loses its messages to whoever takes them first. Its leases are
+remembered as expired: when it comes back, what nobody has taken is acked, or the same lease again.
 """
 
 from __future__ import annotations
@@ -64,6 +67,8 @@ class LeaseNote(msgspec.Struct, frozen=True, tag="lease", array_like=True):
     redelivered_below: int
     counts: dict[int, int]
     """How often some of them had come back before."""
+    expired: bool = False
+    """They went back to the queue, because nobody heard of the query."""
 
     @property
     def key(self) -> tuple[str | int, ...]:
@@ -101,6 +106,8 @@ class Query:
     void: frozenset[int] = frozenset()
     """Leases that expired before anybody worked on them: their messages are in later ones."""
     leases: dict[int, LeaseNote] = field(default_factory=dict)
+    expired: dict[int, LeaseNote] = field(default_factory=dict)
+    """Those whose messages went back, and which the query may still come back for."""
     seen_us: int = 0
     runs: dict[str, int] = field(default_factory=dict)
     """The epochs of those that began last, by the names they have given themselves."""
@@ -152,8 +159,9 @@ class Leases:
                     note.name, note.epoch, note.settled, note.last, note.timeout_us, frozenset(note.void)
                 )
         for lease in sorted(leases, key=lambda each: each.number):
-            if lease.query in self.queries:
-                self.queries[lease.query].leases[lease.number] = lease
+            query = self.queries.get(lease.query)
+            if query is not None:
+                (query.expired if lease.expired else query.leases)[lease.number] = lease
         for query in self.queries.values():
             for lease in query.leases.values():
                 hold_again(queue, lease.ranges, who=query.label)
@@ -210,6 +218,7 @@ class Leases:
         following = min((number for number in query.leases if number > start), default=None)
         if following is not None:
             return following
+        passed = [lease for number, lease in query.expired.items() if number > start]
         void = query.void | frozenset(range(start + 1, query.last + 1))
         self._check_free()
         ranges = self._take(query, max_messages, max_bytes)
@@ -219,16 +228,21 @@ class Leases:
         counts = progress.counts.within(ranges)
         lease = LeaseNote(query.name, query.last + 1, ranges, progress.redelivered_below, counts)
         try:
-            self._write(replace(query, last=lease.number, void=void), lease)
+            self._write(replace(query, last=lease.number, void=void), lease, gone=passed)
         except StorageError:
             self.queue.release(ranges)
             raise
         query.last, query.void = lease.number, void
+        for each in passed:
+            del query.expired[each.number]
         query.leases[lease.number] = lease
         return lease.number
 
     def settle(self, query: Query, through: int) -> None:
-        """Everything up to this lease is committed: its messages are acked."""
+        """Everything up to this lease is committed: its messages are acked.
+
+        So are those that had gone back to the queue, as far as nobody has taken them.
+        """
         if through > query.last:
             raise LeaseRefused(
                 "gone",
@@ -237,49 +251,52 @@ class Leases:
                 hint="The broker's data are older than the checkpoint: start the query with a new one.",
             )
         done = [lease for number, lease in query.leases.items() if number <= through]
-        if through <= query.settled and not done:
+        late = [lease for number, lease in query.expired.items() if number <= through]
+        if through <= query.settled and not (done or late):
             return
         settled = max(query.settled, through)
-        transaction = self.queue.broker.store.transaction()
-        for lease in done:
-            if lease.ranges:
-                transaction.settle(self.queue.cursor, lease.ranges, Outcome.ACKED, who=query.label)
-        change = self._notes.change(transaction)
-        for lease in done:
+        settlement = Settlement(self.queue, query.label)
+        change = self._notes.change(settlement.transaction)
+        for lease in (*done, *late):
+            settlement.add(lease, lease.ranges, Outcome.ACKED)
             change.remove(lease.key)
         change.put(replace(query, settled=settled).note())
-        transaction.commit()
+        settlement.commit()
         change.done()
         query.settled = settled
         for lease in done:
             del query.leases[lease.number]
+        for lease in late:
+            del query.expired[lease.number]
 
     def reject(self, name: str, ranges: Sequence[Range], *, why: bytes = b"") -> None:
-        """What the query holds of these is among its rejects: settled as that, and in no lease any more."""
+        """What the query has of these is among its rejects: settled as that, and in no lease any more."""
         query = self.queries.get(name)
         if query is None:
             return
-        transaction = self.queue.broker.store.transaction()
-        change = self._notes.change(transaction)
+        settlement = Settlement(self.queue, query.label)
+        change = self._notes.change(settlement.transaction)
         changed = []
-        for lease in query.leases.values():
+        for lease in (*query.leases.values(), *query.expired.values()):
             left = OffsetSet(lease.ranges)
             rejected = left.within(ranges)
             if rejected:
                 left.remove_many(rejected)
                 changed.append(msgspec.structs.replace(lease, ranges=list(left.ranges())))
-                outcome = Outcome.SENT_TO_REJECTS
-                transaction.settle(self.queue.cursor, rejected, outcome, who=query.label, why=why)
+                settlement.add(lease, rejected, Outcome.SENT_TO_REJECTS, why=why)
                 change.put(changed[-1])
         if changed:
-            transaction.commit()
+            settlement.commit()
             change.done()
-            query.leases.update((lease.number, lease) for lease in changed)
+            for lease in changed:
+                (query.expired if lease.expired else query.leases)[lease.number] = lease
 
     def plan(self, query: Query, start: int, end: int) -> list[LeaseNote]:
         """The leases above `start` up to `end`, exactly as they were given."""
         found = []
         for number in range(start + 1, end + 1):
+            if number in query.expired:
+                self._take_again(query, query.expired[number])
             if number in query.leases:
                 found.append(query.leases[number])
             elif number not in query.void:
@@ -332,6 +349,23 @@ class Leases:
             count = weighing.within(queue.log, queue.progress.ready_ranges(), count, max_bytes)
         return queue.lease(count, who=query.label) if count else []
 
+    def _take_again(self, query: Query, lease: LeaseNote) -> None:
+        """An expired lease holds its messages again, if nobody has taken any of them."""
+        self._check_free()
+        if sum(stop - start for start, stop in waiting_of(self.queue, lease.ranges)) < lease.messages:
+            raise self._lost(query, lease.number)
+        again = msgspec.structs.replace(lease, expired=False)
+        size_bytes = self.queue.counted_bytes(lease.ranges)
+        hold_again(self.queue, lease.ranges, who=query.label)
+        self.queue.waiting_bytes -= size_bytes
+        try:
+            self._write(query, again)
+        except StorageError:
+            self.queue.release(lease.ranges)
+            raise
+        del query.expired[lease.number]
+        query.leases[lease.number] = again
+
     def _lost(self, query: Query, number: int) -> LeaseRefused:
         name = f"lease {number} of query '{query.name}' over {self.queue}"
         if number <= query.settled:
@@ -342,9 +376,10 @@ class Leases:
                 "asynchronously? Start the query with a new checkpoint.",
             )
         if number <= query.last:
+            taken = ", and others have taken some" if number in query.expired else ""
             return LeaseRefused(
                 "expired",
-                f"{name} has expired: its messages went back to the queue",
+                f"{name} has expired: its messages went back to the queue{taken}",
                 hint="Start the query with a new checkpoint, and allow more time with leaseTimeout.",
             )
         return LeaseRefused(
@@ -362,25 +397,33 @@ class Leases:
                 query.leases[lease.number] = msgspec.structs.replace(lease, ranges=left)
                 self._write(query, query.leases[lease.number])
 
-    def _write(self, query: Query, *leases: LeaseNote) -> None:
+    def _write(self, query: Query, *leases: LeaseNote, gone: Iterable[LeaseNote] = ()) -> None:
         transaction = self.queue.broker.store.transaction()
         change = self._notes.change(transaction)
         change.put(query.note())
         for lease in leases:
             change.put(lease)
+        for lease in gone:
+            change.remove(lease.key)
         transaction.commit()
         change.done()
 
     def _give_back(self, query: Query, *, forget: bool = False) -> None:
         leases = list(query.leases.values())
+        expired = {
+            lease.number: msgspec.structs.replace(lease, expired=True) for lease in (() if forget else leases)
+        }
         transaction = self.queue.broker.store.transaction()
         change = self._notes.change(transaction)
         for lease in leases:
             if lease.ranges:
                 transaction.give_back(self.queue.cursor, lease.ranges)
-            change.remove(lease.key)
+        for lease in expired.values():
+            change.put(lease)
         floor = self._floor
         if forget:
+            for lease in (*leases, *query.expired.values()):
+                change.remove(lease.key)
             floor = FloorNote(max(floor.epoch, query.epoch), max(floor.lease, query.last))
             change.remove(query.note().key)
             change.put(floor)
@@ -388,6 +431,7 @@ class Leases:
         change.done()
         self._floor = floor
         query.leases.clear()
+        query.expired.update(expired)
         self.queue.came_back([each for lease in leases for each in lease.ranges])
 
     def _seen(self, query: Query) -> None:
@@ -410,13 +454,45 @@ class Leases:
             broker.timers.set((self, query.name), broker.now_us() + _AGAIN_US, lambda: self._expire(query))
 
 
-def hold_again(queue: Queue, ranges: Iterable[Range], *, who: bytes) -> None:
-    """After damage to the journal a note may name what is not in flight: it is taken again."""
+class Settlement:
+    """Leases that end, live ones and expired ones, in one transaction: `add`, then `commit`."""
+
+    def __init__(self, queue: Queue, who: bytes) -> None:
+        self.transaction = queue.broker.store.transaction()
+        self._queue = queue
+        self._who = who
+        self._waited_bytes = 0
+
+    def add(self, lease: LeaseNote, ranges: Sequence[Range], outcome: Outcome, *, why: bytes = b"") -> None:
+        """These of the lease; of one that has expired what nobody has taken."""
+        cursor = self._queue.cursor
+        if not lease.expired:
+            if ranges:
+                self.transaction.settle(cursor, ranges, outcome, who=self._who, why=why)
+        elif waiting := waiting_of(self._queue, ranges):
+            self._waited_bytes += self._queue.counted_bytes(waiting)
+            self.transaction.drop(cursor, waiting, outcome, who=self._who, why=why)
+
+    def commit(self) -> None:
+        self.transaction.commit()
+        self._queue.waiting_bytes -= self._waited_bytes
+
+
+def waiting_of(queue: Queue, ranges: Iterable[Range]) -> list[Range]:
+    """What of these is in the queue for anybody, now or after a delay."""
     progress = queue.progress
+    waiting = OffsetSet()
     for start, stop in ranges:
-        waiting = progress.ready_within(start, stop) + list(progress.delayed.ranges(start, stop))
-        if waiting:
-            queue.cursor.hold(sorted(waiting), who=who)
+        waiting.add_many(progress.ready_within(start, stop))
+        waiting.add_many(list(progress.delayed.ranges(start, stop)))
+    return list(waiting.ranges())
+
+
+def hold_again(queue: Queue, ranges: Iterable[Range], *, who: bytes) -> None:
+    """What a note names and nobody has in flight, after damage to the journal for one, is taken again."""
+    waiting = waiting_of(queue, ranges)
+    if waiting:
+        queue.cursor.hold(waiting, who=who)
 
 
 def give_back_strays(queue: Queue, accounted: Iterable[Range]) -> None:

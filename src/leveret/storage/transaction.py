@@ -89,9 +89,17 @@ class Transaction:
         """What was leased is ready, as if nobody had had it."""
         self.entries.append((cursor, Entry(Kind.RELEASED, ranges)))
 
-    def drop(self, cursor: Cursor, ranges: Sequence[Range], outcome: Outcome, *, why: bytes = b"") -> None:
+    def drop(
+        self,
+        cursor: Cursor,
+        ranges: Sequence[Range],
+        outcome: Outcome,
+        *,
+        who: bytes = b"",
+        why: bytes = b"",
+    ) -> None:
         """What nobody has taken is settled: an expired message, say, whose copy goes to the dead letters."""
-        self.drops.append((cursor, Entry(Kind.SETTLED, ranges, outcome, why=why)))
+        self.drops.append((cursor, Entry(Kind.SETTLED, ranges, outcome, who, why=why)))
 
     def commit(self) -> int:
         """Applies everything; returns the ticket under which it will be durable."""
