@@ -3,7 +3,9 @@
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
+import leveret.spark
 from leveret.spark.errors import NoJava
 from leveret.spark.java import check_java
 
@@ -36,3 +38,10 @@ def test_a_java_that_does_not_run_is_no_java(tmp_path):
 def test_no_java_at_all_is_a_sentence(tmp_path):
     with pytest.raises(NoJava, match="there is none on the PATH"):
         check_java({"PATH": str(tmp_path)})
+
+
+def test_a_session_is_refused_before_spark_is_started(tmp_path, monkeypatch):
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
+    monkeypatch.setattr(SparkSession.Builder, "getOrCreate", lambda builder: pytest.fail("Spark was started"))
+    with pytest.raises(NoJava, match="the one of JAVA_HOME does not run"):
+        leveret.spark.session()
