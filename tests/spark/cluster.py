@@ -3,8 +3,8 @@
     with Standalone(place) as cluster:
         found = submit(place, cluster.url, {"url": …}, "--py-files", str(package_archive(place)))
 
-The driver runs with the Python and the packages of these tests. Executors run with a Python environment of
-their own, which has what `leveret.spark` needs, and which opens no file of Leveret that the driver has. Each
+The driver runs with the Python and the packages of these tests, or with a Python environment like those of
+the executors, which have what `leveret.spark` needs, and open no file of Leveret that the tests have. Each
 finds its Python by the same name (`python3`), as on machines that are set up alike. Processes are ended by
 their ids, with those they have started.
 """
@@ -185,9 +185,13 @@ def submit(
     job: Mapping[str, Any],
     *options: str,
     settings: Mapping[str, str] | None = None,
-    python: str = "python3",
+    programs: Path = Path(sys.executable).parent,
+    variables: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Runs `cluster_job` with spark-submit, in a directory of its own; what it has found out."""
+    """Runs `cluster_job` with spark-submit, in a directory of its own; what it has found out.
+
+    `programs` is where the driver finds its Python.
+    """
     place = place / "driver"
     home = spark_home(place)
     conf = SETTINGS | _SMALL | dict(settings or {})
@@ -200,7 +204,7 @@ def submit(
         json.dumps({**job, "answer": str(place / "answer.json")}),
     ]
     log = place / "log"
-    environment = environment_of(home, Path(sys.executable).parent) | {"PYSPARK_PYTHON": python}
+    environment = environment_of(home, programs) | dict(variables or {})
     with _running(command, place, environment, log) as process:
         code = process.wait(JOB_S)
     assert code == 0, log.read_text(encoding="utf-8")[-6000:]

@@ -127,13 +127,16 @@ def test_executors_read_each_offset_of_a_stream_of_rabbitmq_once(installed: Ran)
 
 
 def test_on_a_master_and_two_workers_that_get_leveret_with_the_job(leveret: Broker, tmp_path: Path):
-    """The package is zipped; the job registers the format."""
+    """The package is zipped, and nobody has it but from there; the job registers the format."""
     programs = executor_environment(tmp_path, with_leveret=False)
+    drivers = executor_environment(tmp_path / "bare", with_leveret=False)
+    archive = package_archive(tmp_path)
     job = job_for(leveret, "from-leveret-on-workers", tmp_path / "shared") | {"register": True}
     with Standalone(tmp_path, programs) as cluster:
-        answer = submit(tmp_path, cluster.url, job, "--py-files", str(package_archive(tmp_path)))
+        driver = {"programs": drivers, "variables": {"PYTHONPATH": str(archive)}}
+        answer = submit(tmp_path, cluster.url, job, "--py-files", str(archive), **driver)
     check(Ran(answer, tmp_path / "shared", programs), leveret, "from-leveret-on-workers")
-    for each in answer["executors"]:
+    for each in (answer["driver"], *answer["executors"]):
         assert "leveret.zip" in each["leveret"]
     places = {Path(each["cwd"]).relative_to(tmp_path).parts[0] for each in answer["executors"]}
     assert places == {"a", "b"}
@@ -149,7 +152,8 @@ def test_on_a_master_and_two_workers_that_get_an_environment_with_the_job(levere
     job = job_for(leveret, "from-leveret-in-an-archive", tmp_path / "shared")
     with Standalone(tmp_path, bare) as cluster:
         shipped = ("--archives", f"{archive}#environment")
-        answer = submit(tmp_path, cluster.url, job, *shipped, python="./environment/bin/python")
+        variables = {"PYSPARK_PYTHON": "./environment/bin/python"}
+        answer = submit(tmp_path, cluster.url, job, *shipped, variables=variables)
     check(Ran(answer, tmp_path / "shared", bare), leveret, "from-leveret-in-an-archive")
     for each in answer["executors"]:
         assert each["python"].startswith(each["cwd"])
