@@ -7,6 +7,7 @@ then read to its end. Blocks whose URL names `rabbitmq` run against one, all oth
 import re
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from leveret.spark.errors import SparkSideError
 from leveret.spark.options import SinkOptions, SourceOptions
 from leveret.spark.spooled import BATCH_MESSAGES, PREFETCH_MAX
 from leveret.testing.broker import Broker
+from leveret.testing.clock import VirtualClock
 from tests.spark import cluster, partitions, spooling, test_streams
 from tests.spark.queues import publish, reader
 
@@ -218,14 +220,29 @@ def _another_broker(broker: Broker) -> object:
     return now.latestOffset(before, now.getDefaultReadLimit())
 
 
-def _no_right(broker: Broker) -> object:
-    def add() -> None:
-        accounts = broker.server.broker.accounts
-        accounts.put(UserRow("rita", hash_password(b"secret", b"salt")))
-        accounts.permit(PermissionRow("/", "rita", "^$", "^$", "^$"))
+def _without_rights(begin: Callable[[Broker], object]) -> Callable[[Broker], object]:
+    def begun(broker: Broker) -> object:
+        def add() -> None:
+            accounts = broker.server.broker.accounts
+            accounts.put(UserRow("rita", hash_password(b"secret", b"salt")))
+            accounts.permit(PermissionRow("/", "rita", "^$", "^$", "^$"))
 
-    broker.call(add)
-    return sink_of("body", exchange="amq.topic", user="rita", password="secret")(broker)
+        broker.call(add)
+        return begin(broker)
+
+    return begun
+
+
+def _deleted_offset(_: Broker) -> object:
+    """At a broker whose clock can be moved."""
+    clock = VirtualClock()
+    with TemporaryDirectory() as place, Broker(Path(place) / "data", flight=True, clock=clock) as broker:
+        partitions.make_stream(broker.url, "old", x_max_age="60s")
+        partitions.append(broker.url, "old", [b"1", b"2"])
+        clock.advance(3600)
+        stream = broker.server.broker.vhosts["/"].queues["old"]
+        broker.wait_until(lambda: stream.log.first == stream.log.next, "retention has taken all of it")
+        return stream_of(stream="old", cursor="c", startingPosition="0")(broker)
 
 
 WRONG: dict[str, Callable[[Broker], object]] = {
@@ -241,6 +258,8 @@ WRONG: dict[str, Callable[[Broker], object]] = {
     "no such topic": stream_of(topic="nowhere", cursor="c"),
     "a stream as a queue": stream_of(queue="s", cursor="c"),
     "a position behind the end": stream_of(stream="s", cursor="c", startingPosition="5"),
+    "a position that retention has taken": _deleted_offset,
+    "no right to read": _without_rights(stream_of(queue="a", cursor="c", user="rita", password="secret")),
     "the wrong password": stream_of(queue="a", cursor="c", password="wrong"),
     "a checkpoint of another queue": _another_queue,
     "a checkpoint of another broker": _another_broker,
@@ -248,7 +267,9 @@ WRONG: dict[str, Callable[[Broker], object]] = {
     "a column that means nothing": sink_of("boddy", routingKey="a"),
     "nowhere to go": sink_of("body"),
     "no such exchange": sink_of("body", exchange="nowhere"),
-    "no right to write": _no_right,
+    "no right to write": _without_rights(
+        sink_of("body", exchange="amq.topic", user="rita", password="secret")
+    ),
     "overwriting": sink_of("body", overwrite=True, routingKey="a"),
 }
 SAID = {row[0]: row[1].strip("`") for row in table("## When something is wrong")}
