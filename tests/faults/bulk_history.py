@@ -143,6 +143,13 @@ class BulkHistory:
         if isinstance(opened, actions.Opened):
             self.epoch = opened.epoch
 
+    def begin_anew(self) -> None:
+        """With a new checkpoint, because the batch that it has begun with can't be read again."""
+        assert self.shared & set(self.noted.pop(max(self.noted)))
+        opened = self.ask(actions.Open("/", "q", QUERY, 3600.0))
+        if isinstance(opened, actions.Opened):
+            self.epoch, self.committed = opened.epoch, opened.settled
+
     # the writer
 
     def stage(self) -> None:
@@ -194,8 +201,8 @@ class BulkHistory:
         if isinstance(answer, actions.Refused):
             if answer.kind == "fenced":  # the answer to an `Open` was lost with the power
                 self.take_over()
-            elif answer.kind == "expired":  # then the query begins with a new checkpoint
-                assert self.shared & set(self.noted.pop(max(self.noted)))
+            elif answer.kind == "expired":
+                self.begin_anew()
             else:
                 assert answer.code == 541, answer  # a full disk; nothing else is wrong here
             return None

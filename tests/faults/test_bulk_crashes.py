@@ -13,6 +13,7 @@ from leveret.broker import stages
 from leveret.flight import actions
 from leveret.flight.tickets import StageDescriptor
 from leveret.storage.errors import WriteFailed
+from leveret.storage.journal import Outcome
 from leveret.storage.records import Message
 from leveret.testing.disk import CutAt, PowerCut
 from tests.faults.bulk_history import QUERY, QUEUES, BulkHistory
@@ -154,3 +155,23 @@ def test_of_too_many_queries_the_oldest_of_a_single_batch_is_forgotten(monkeypat
         history.ask(actions.Commit("/", query, batch, []))
     for query, batch, known in (("stream", 7, True), ("twice", 0, True), ("once", 0, False)):
         assert history.ask(actions.Commit("/", query, batch, [])) == actions.Committed(0, known)
+
+
+def test_a_lease_whose_query_was_lost_is_in_the_way_of_no_other() -> None:
+    """As after a byte flipped in the note of the query: its numbers come again."""
+    history = BulkHistory(1)
+    history.publish(4)
+    for start in range(2):
+        history.ask(actions.Lease("/", "q", QUERY, history.epoch, start, 2))
+    history.lapse()
+    notes = history.queue("q").queries()._notes
+    at, _ = notes._kept["query", QUERY]
+    notes.cursor.drop([(at, at + 1)], Outcome.DAMAGED)
+    history.restart()
+    history.take_over()
+    for start, end in ((0, 1), (1, 2)):
+        leased = history.ask(actions.Lease("/", "q", QUERY, history.epoch, start, 1))
+        assert isinstance(leased, actions.Leased)
+        assert leased.end == end
+        history.restart()
+        history.take_over()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,6 +12,8 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
 from leveret.flight import actions
+from leveret.server.flight.answers import Answers
+from leveret.storage.errors import StorageFull
 from leveret.storage.journal import Entry, Kind, Outcome
 from leveret.testing.broker import Broker
 from leveret.testing.clock import VirtualClock
@@ -88,7 +91,7 @@ def test_its_batch_is_gone_if_somebody_has_taken_one_of_it(late):
         taken(channel, 1)
         refused = late.plan()
         assert (refused.code, refused.kind) == (406, "expired")
-        assert "went back to the queue, and others have taken some" in refused.text
+        assert "went back to the queue, and not all are there any more" in refused.text
         assert "leaseTimeout" in refused.hint
         assert late.counts() == (9, 1)
 
@@ -98,6 +101,36 @@ def test_what_it_has_committed_is_acked_and_does_not_come_again(late):
     assert (leased.settled, leased.end, leased.messages) == (1, 2, 6)
     assert late.counts() == (0, 6)
     assert late.asked.offsets(late.run, 1, 2) == [4, 5, 6, 7, 8, 9]
+
+
+def test_with_a_new_checkpoint_it_gets_what_is_left_of_its_batch_and_acks_nothing_that_it_has_not_read(late):
+    with consuming(late.broker) as channel:
+        taken(channel, 1)
+        channel.basic_ack(0, multiple=True)
+        late.run = late.asked.open()
+        assert late.plan().kind == "expired"
+        leased = late.asked.lease(late.run, late.run.settled)
+        assert (leased.settled, leased.end, leased.messages) == (0, 2, 9)
+        assert late.asked.offsets(late.run, 0, 2) == list(range(1, 10))
+
+
+def test_a_full_disk_leaves_its_messages_where_they_are_also_one_that_waits_for_its_time(late):
+    broker = late.broker.server.broker
+    queue, wal = broker.vhosts["/"].queues[QUEUE], broker.store._wal
+    request = actions.Plan("/", QUEUE, "nightly", late.run.epoch, 0, 1)
+
+    def plan_on_a_full_disk() -> Any:
+        queue.cursor.give_back(queue.cursor.take(1), not_before_us=1 << 60)
+        wal.failed = StorageFull("wal/1", OSError(errno.ENOSPC, "No space left on device"))
+        try:
+            return Answers(broker).to("guest", request)
+        finally:
+            wal.failed = None
+
+    assert late.broker.call(plan_on_a_full_disk).kind == "busy"
+    assert (len(queue.progress.delayed), late.counts()) == (1, (9, 0))
+    assert late.plan() == late.batch
+    assert (len(queue.progress.delayed), late.counts()) == (0, (6, 4))
 
 
 def test_what_another_has_taken_of_it_is_the_others_own_to_settle(late):

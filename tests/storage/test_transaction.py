@@ -2,7 +2,7 @@ from random import Random
 
 import pytest
 
-from leveret.storage.errors import BadRequest, NotInFlight, UnknownCursor, UnknownLog
+from leveret.storage.errors import BadRequest, NotInFlight, StorageError, UnknownCursor, UnknownLog
 from leveret.storage.journal import Entry, Kind, Outcome
 from leveret.storage.log import APPEND_BYTES_MAX
 from tests.storage.builders import make_store, message, messages
@@ -285,3 +285,51 @@ class TestLeases:
         cursor = make_store(disk).log(log.id).cursors["reader"]
         assert list(cursor.progress.leased.ranges()) == [(0, 3)]
         assert cursor.take(9) == [(3, 5)]
+
+
+class TestHolding:
+    """What waits is leased with other changes."""
+
+    @pytest.fixture
+    def waiting(self, store, log, cursor):
+        """0 is in flight, 1 is delayed, 2 and 3 are ready."""
+        store.append(log, messages(4))
+        cursor.take(2)
+        cursor.give_back([(1, 2)], not_before_us=1 << 50)
+        store.sync()
+        return cursor
+
+    @pytest.mark.parametrize("synced", [True, False])
+    def test_it_is_leased_with_the_appends_or_not_at_all(self, store, log, waiting, other, disk, synced):
+        transaction = store.transaction()
+        transaction.hold(waiting, [(1, 3)], who=b"query")
+        transaction.append(other, messages(1))
+        transaction.commit()
+        assert list(waiting.progress.leased.ranges()) == [(1, 3)]
+        if synced:
+            store.sync()
+        for seed in range(10):
+            reopened = make_store(disk.copy().crash(Random(seed)))
+            leased = reopened.log(log.id).cursors["reader"].progress.leased
+            assert list(leased.ranges()) == ([(1, 3)] if synced else [])
+            assert reopened.log(other.id).cursors["other"].take(9) == ([(0, 1)] if synced else [])
+
+    @pytest.mark.parametrize("ranges", [[(0, 2)], [(3, 5)]])
+    def test_what_is_not_there_for_anybody_is_not_and_then_nothing_happens(
+        self, store, waiting, other, ranges
+    ):
+        transaction = store.transaction()
+        transaction.hold(waiting, ranges)
+        transaction.append(other, messages(1))
+        with pytest.raises(StorageError):
+            transaction.commit()
+        assert not waiting.progress.leased
+        assert other.next == 0
+
+    def test_what_is_dropped_and_held_in_one_is_refused(self, store, waiting):
+        transaction = store.transaction()
+        transaction.hold(waiting, [(2, 3)])
+        transaction.drop(waiting, [(2, 4)], Outcome.PURGED)
+        with pytest.raises(BadRequest):
+            transaction.commit()
+        assert list(waiting.progress.ready_ranges()) == [(2, 4)]

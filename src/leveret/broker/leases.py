@@ -148,7 +148,7 @@ class Leases:
             label=label,
             log=log,
         )
-        leases = []
+        leases: list[LeaseNote] = []
         for note in self._notes:
             if isinstance(note, LeaseNote):
                 leases.append(note)
@@ -160,7 +160,9 @@ class Leases:
                 )
         for lease in sorted(leases, key=lambda each: each.number):
             query = self.queries.get(lease.query)
-            if query is not None:
+            if query is None or lease.number > query.last:
+                self._forget(lease)
+            else:
                 (query.expired if lease.expired else query.leases)[lease.number] = lease
         for query in self.queries.values():
             for lease in query.leases.values():
@@ -356,13 +358,14 @@ class Leases:
             raise self._lost(query, lease.number)
         again = msgspec.structs.replace(lease, expired=False)
         size_bytes = self.queue.counted_bytes(lease.ranges)
-        hold_again(self.queue, lease.ranges, who=query.label)
+        transaction = self.queue.broker.store.transaction()
+        change = self._notes.change(transaction)
+        if lease.ranges:
+            transaction.hold(self.queue.cursor, lease.ranges, who=query.label)
+        change.put(again)
+        transaction.commit()
+        change.done()
         self.queue.waiting_bytes -= size_bytes
-        try:
-            self._write(query, again)
-        except StorageError:
-            self.queue.release(lease.ranges)
-            raise
         del query.expired[lease.number]
         query.leases[lease.number] = again
 
@@ -376,10 +379,10 @@ class Leases:
                 "asynchronously? Start the query with a new checkpoint.",
             )
         if number <= query.last:
-            taken = ", and others have taken some" if number in query.expired else ""
+            left = ", and not all are there any more" if number in query.expired else ""
             return LeaseRefused(
                 "expired",
-                f"{name} has expired: its messages went back to the queue{taken}",
+                f"{name} has expired: its messages went back to the queue{left}",
                 hint="Start the query with a new checkpoint, and allow more time with leaseTimeout.",
             )
         return LeaseRefused(
@@ -387,6 +390,14 @@ class Leases:
             f"{name} was never given",
             hint="The checkpoint belongs to another broker.",
         )
+
+    def _forget(self, lease: LeaseNote) -> None:
+        """After damage: the query that had it is not known any more, and its numbers come again."""
+        transaction = self.queue.broker.store.transaction()
+        change = self._notes.change(transaction)
+        change.remove(lease.key)
+        transaction.commit()
+        change.done()
 
     def _trim(self, query: Query) -> None:
         """After a restart: what was transient is gone, and in no lease any more."""
@@ -489,7 +500,7 @@ def waiting_of(queue: Queue, ranges: Iterable[Range]) -> list[Range]:
 
 
 def hold_again(queue: Queue, ranges: Iterable[Range], *, who: bytes) -> None:
-    """What a note names and nobody has in flight, after damage to the journal for one, is taken again."""
+    """After damage to the journal a note may name what is not in flight: it is taken again."""
     waiting = waiting_of(queue, ranges)
     if waiting:
         queue.cursor.hold(waiting, who=who)

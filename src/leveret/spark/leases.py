@@ -45,11 +45,8 @@ class LeaseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Spark's calls, on the driver
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  (Spark's name, as are the others)
-        """Behind what is settled; what earlier runs held and did not settle comes first, if it still does."""
-        opened = self._open()
-        if opened.last > opened.settled and self._has_expired(opened):
-            return self._offset(opened.last)
-        return self._offset(opened.settled)
+        """Behind what is settled, and never further: what earlier runs held and did not settle comes next."""
+        return self._offset(self._open().settled)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return limits.default_limit(self._options)
@@ -123,16 +120,6 @@ class LeaseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._opened = self._ask(request, actions.Opened)
         assert self._opened is not None
         return self._opened
-
-    def _has_expired(self, opened: actions.Opened) -> bool:
-        """Whether the messages of unsettled leases went back to the queue: then they come in a new one."""
-        try:
-            self._plan(opened.settled, opened.last)
-        except BrokerRefused as error:
-            if error.kind == "expired":
-                return True
-            raise
-        return False
 
     def _plan(self, start: int, end: int) -> actions.Planned:
         opened = self._open()

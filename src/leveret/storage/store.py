@@ -340,6 +340,9 @@ class Store:
                 if entry.outcome == Outcome.RETENTION:
                     cursor.progress.retire(entry.ranges)
                 self.record(cursor, entry)
+            for cursor, entry in transaction.holds:
+                cursor.progress.hold(entry.ranges)
+                self.record(cursor, entry)
             return self._wal.ticket_so_far
 
     # inside

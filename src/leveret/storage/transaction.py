@@ -43,6 +43,8 @@ class Transaction:
     """Of what is in flight."""
     drops: list[tuple[Cursor, Entry]] = field(default_factory=list)
     """Of what waits to be delivered."""
+    holds: list[tuple[Cursor, Entry]] = field(default_factory=list)
+    """Of what waits, too."""
     offsets: list[Range] = field(default_factory=list)
     held: dict[int, tuple[Cursor, bytes]] = field(default_factory=dict)
     """Appends, by their position, that nobody sees before they are released: the cursor, and who has them."""
@@ -101,6 +103,10 @@ class Transaction:
         """What nobody has taken is settled: an expired message, say, whose copy goes to the dead letters."""
         self.drops.append((cursor, Entry(Kind.SETTLED, ranges, outcome, who, why=why)))
 
+    def hold(self, cursor: Cursor, ranges: Sequence[Range], *, who: bytes = b"") -> None:
+        """What nobody has taken is leased: exactly these."""
+        self.holds.append((cursor, Entry(Kind.LEASED, ranges, who=who)))
+
     def commit(self) -> int:
         """Applies everything; returns the ticket under which it will be durable."""
         if self._done:
@@ -117,7 +123,7 @@ class Transaction:
         for log, messages in self.appends:
             counts[log.id] += len(messages)
             self._store.prepare(log, counts[log.id], undoing=self.undoing)
-        for cursor, entry in (*self.entries, *self.drops):
+        for cursor, entry in (*self.entries, *self.drops, *self.holds):
             cursor.check(entry.who, entry.not_before_us, entry.why)
         for cursor, who in self.held.values():
             cursor.check(who)
@@ -126,7 +132,7 @@ class Transaction:
         for cursor, entry in self.entries:
             if entry.kind is Kind.RELEASED:
                 cursor.progress.check_leased(entry.ranges)
-        for cursor, ranges in _by_cursor(self.drops):
+        for cursor, ranges in _by_cursor([*self.drops, *self.holds]):
             cursor.progress.check_waiting(ranges)
 
 
