@@ -6,8 +6,8 @@ the query says that everything up to a number is committed: then those messages 
 query has an epoch; who comes with an older one is refused, because another run has taken over.
 
 What a lease holds is in flight in the cursor, and leased (`Cursor.lease`); the numbers are notes beside it.
-The rule: a lease is answered when its note is durable, and a note is removed in the transaction that settles
-what it names.
+The rule: a lease is answered when its note is durable, and a note is changed or removed in the transaction
+that settles, gives back or takes again what it names.
 
 A query that is not heard of for too long loses its messages to whoever takes them first. Its leases are
 remembered as expired: when it comes back, what nobody has taken is acked, or the same lease again.
@@ -352,7 +352,7 @@ class Leases:
         return queue.lease(count, who=query.label) if count else []
 
     def _take_again(self, query: Query, lease: LeaseNote) -> None:
-        """An expired lease holds its messages again, if nobody has taken any of them."""
+        """An expired lease holds its messages again, if all of them are still there."""
         self._check_free()
         if sum(stop - start for start, stop in waiting_of(self.queue, lease.ranges)) < lease.messages:
             raise self._lost(query, lease.number)
