@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from leveret.spark.interpreter import use_this_python
 from leveret.spark.java import check_java
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ def register(spark: SparkSession) -> None:
 def session(name: str = "leveret", **settings: str) -> SparkSession:
     """A session that knows the format, after a look at Java: `session(**{"spark.master": "local[2]"})`."""
     check_java()
+    use_this_python(settings.get("spark.master", ""))
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName(name)

@@ -6,10 +6,11 @@ Errors are still shown. What somebody has configured for the same things is left
 from __future__ import annotations
 
 import os
-import sys
 import warnings
 from pathlib import Path
 from typing import Final
+
+from leveret.spark.interpreter import use_this_python
 
 _LOG: Final = Path(__file__).with_name("quiet.properties")
 
@@ -17,8 +18,8 @@ _LOG: Final = Path(__file__).with_name("quiet.properties")
 def settings(master: str) -> dict[str, str]:
     """For the builder of a session; also prepares the process, where Spark is going to run in it."""
     warnings.filterwarnings("ignore", module="pyspark")
+    use_this_python(master)
     if master.startswith("local"):
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     return {
         "spark.ui.showConsoleProgress": "false",

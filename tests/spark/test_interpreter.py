@@ -1,0 +1,50 @@
+"""Spark on this machine runs the Python of the program that starts it: also one that is not on the PATH."""
+
+import os
+import subprocess
+import sys
+
+from leveret.spark.interpreter import use_this_python
+from leveret.spark.quiet import settings
+
+PROGRAM = """
+import sys
+from leveret.spark import session
+
+spark = session(**{"spark.master": "local[1]", "spark.ui.enabled": "false"})
+print("runs", spark.sparkContext.parallelize([0], 1).map(lambda _: sys.executable).first())
+spark.stop()
+"""
+
+
+def test_a_session_runs_workers_with_the_programs_own_python(tmp_path):
+    elsewhere = tmp_path / "python3"
+    elsewhere.write_text("#!/bin/sh\nexit 3\n")
+    elsewhere.chmod(0o755)
+    environment = os.environ | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        environment.pop(name, None)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert f"runs {sys.executable}" in done.stdout.splitlines(), done.stderr[-2000:]
+
+
+def test_a_python_that_the_environment_names_is_left(monkeypatch):
+    monkeypatch.setenv("PYSPARK_PYTHON", "./environment/bin/python")
+    use_this_python("local[2]")
+    assert os.environ["PYSPARK_PYTHON"] == "./environment/bin/python"
+
+
+def test_clusters_have_a_python_of_their_own(monkeypatch):
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    use_this_python("spark://spark.example.com:7077")
+    settings("spark://spark.example.com:7077")
+    use_this_python("")
+    assert "PYSPARK_PYTHON" not in os.environ
