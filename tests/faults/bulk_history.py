@@ -7,14 +7,18 @@ stages rows for two queues and commits them. The rules that `check` holds the br
 answered names the same messages until it is settled; a message is in a table, in a lease or in the queue,
 and once; what was confirmed is somewhere; rows of a batch are visible all together, or not at all, and once.
 When leases expire, their messages are anybody's; only what a consumer has taken of them may be in two places.
+When the query is ended at the broker, what it had comes again to a new checkpoint, and never to the old one.
 """
 
 from __future__ import annotations
 
 import errno
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import suppress
 from random import Random
+from types import MappingProxyType
+from typing import Any, Final
 
 from leveret.amqp.properties import encode
 from leveret.broker.broker import Broker
@@ -33,16 +37,18 @@ from tests.faults.history import SMALL
 QUEUES = ("q", "r")
 QUERY = "nightly"
 WRITER = "writer"
+NO_LIMITS: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 class BulkHistory:
     """`publish`, `trigger`, `stage`, `crash` … in any order; `check` says whether all is well."""
 
-    def __init__(self, seed: int, *, priorities: bool = False) -> None:
+    def __init__(self, seed: int, *, priorities: bool = False, limits: Mapping[str, int] = NO_LIMITS) -> None:
         self.random = Random(seed)
         self.disk = SimulatedDisk(seed=seed)
         self.definitions = MemoryDefinitions()
         self.priorities = priorities
+        self.limits = limits
         self.published = 0
         self.confirmed: set[bytes] = set()
         self.acked: set[bytes] = set()
@@ -55,7 +61,9 @@ class BulkHistory:
         self.noted: dict[int, list[bytes]] = {}
         """Batches that the query has begun with, by the lease, and what was in them."""
         self.shared: set[bytes] = set()
-        """What a consumer has taken of leases that had expired."""
+        """What a consumer has taken of expired leases, and what went back when the query was ended."""
+        self.unsaid: set[bytes] = set()
+        """What of it the query has committed: it comes again to one that was told, and began anew."""
         self.now_us = 1_000_000
         self.epoch = 0
         self.batch = 0
@@ -119,6 +127,7 @@ class BulkHistory:
         if bodies is None:
             return
         assert sorted(self.noted.setdefault(end, bodies)) == sorted(bodies), f"lease {end} has changed"
+        assert not self.unsaid.intersection(bodies), "it is read twice, and nobody was told"
         if self.random.random() < 0.7:
             self.table.update(bodies)
             self.committed = end
@@ -137,6 +146,25 @@ class BulkHistory:
         self.now_us += 3600_000_000
         self.broker.tick()
         self.sync()
+
+    def end(self) -> None:
+        """Somebody ends the query at the broker."""
+        had = self._held() | self._expired()
+        self.shared.update(body for bodies in had.values() for body in bodies)
+        self.unsaid.update(body for n, bodies in had.items() if n <= self.committed for body in bodies)
+        self.ask(actions.Release("/", "q", QUERY))
+
+    def hear_of_the_end(self) -> None:
+        """It goes on with its checkpoint if all of it was acked, and with a new one otherwise."""
+        opened = self.ask(actions.Open("/", "q", QUERY, 3600.0))
+        if isinstance(opened, actions.Opened):
+            self.epoch = opened.epoch
+            if opened.settled > self.committed:
+                old = actions.Lease("/", "q", QUERY, self.epoch, self.committed)
+                assert self.answers.to("guest", old).kind == "forgotten"  # type: ignore[union-attr]
+                self.noted = {n: bodies for n, bodies in self.noted.items() if n <= self.committed}
+                self.committed = opened.settled
+                self.unsaid.clear()
 
     def take_over(self) -> None:
         opened = self.ask(actions.Open("/", "q", QUERY, 3600.0))
@@ -203,6 +231,8 @@ class BulkHistory:
                 self.take_over()
             elif answer.kind == "expired":
                 self.begin_anew()
+            elif answer.kind == "forgotten":
+                self.hear_of_the_end()
             else:
                 assert answer.code == 541, answer  # a full disk; nothing else is wrong here
             return None
@@ -266,7 +296,7 @@ class BulkHistory:
         if not vhost.queues:
             from leveret.broker.arguments import QueueArguments
 
-            table = {"x-max-priority": 3} if self.priorities else {}
+            table: dict[str, Any] = {**self.limits, **({"x-max-priority": 3} if self.priorities else {})}
             arguments = QueueArguments.parse(table, queue="q", vhost="/")
             for name in QUEUES:
                 vhost.add_queue(

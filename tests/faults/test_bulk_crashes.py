@@ -9,12 +9,13 @@ from random import Random
 import pytest
 
 from leveret.amqp.properties import encode
-from leveret.broker import stages
+from leveret.broker import overflow, stages
+from leveret.broker.flags import EXPIRES
 from leveret.flight import actions
 from leveret.flight.tickets import StageDescriptor
 from leveret.storage.errors import WriteFailed
 from leveret.storage.journal import Outcome
-from leveret.storage.records import Message
+from leveret.storage.records import PERSISTENT, Message
 from leveret.testing.disk import CutAt, PowerCut
 from tests.faults.bulk_history import QUERY, QUEUES, BulkHistory
 
@@ -25,7 +26,7 @@ LIVES = 4
 
 
 def step(history: BulkHistory, random: Random) -> None:
-    match random.choices(range(11), [20, 30, 12, 6, 4, 5, 2, 3, 2, 6, 3])[0]:
+    match random.choices(range(12), [20, 30, 12, 6, 4, 5, 2, 3, 2, 6, 3, 1])[0]:
         case 0:
             history.publish(random.randrange(1, 12))
         case 1:
@@ -48,6 +49,8 @@ def step(history: BulkHistory, random: Random) -> None:
             history.commit()
         case 10:
             history.lapse()
+        case 11:
+            history.end()
 
 
 def live(history: BulkHistory, random: Random) -> None:
@@ -146,6 +149,42 @@ def test_what_is_leased_and_in_no_note_goes_back() -> None:
     history.queue("q").cursor.lease(5)
     history.restart()
     assert history.queue("q").ready == 5
+
+
+@pytest.mark.parametrize("at_first", ["leased", "released"])
+def test_what_waits_is_weighed_when_notes_and_journal_differ(at_first) -> None:
+    """As after a crash between the two, or a byte flipped in one of them."""
+    history = BulkHistory(1, limits={"x-max-length-bytes": 1 << 20})
+    history.publish(5)
+    queue = history.queue("q")
+    if at_first == "leased":
+        queue.cursor.lease(5)
+    else:
+        assert isinstance(history.ask(actions.Lease("/", "q", QUERY, history.epoch, 0, 3)), actions.Leased)
+        queue.cursor.release(list(queue.progress.leased.ranges()))
+    history.restart()
+    queue = history.queue("q")
+    assert queue.waiting_bytes == overflow.count_waiting_bytes(queue) == 2 * queue.ready > 0
+
+
+def test_messages_that_were_all_in_a_lease_at_a_restart_can_still_expire() -> None:
+    history = BulkHistory(1)
+    header = encode({"delivery_mode": 2, "expiration": "7200000"}, 1)
+    history.queue("q").append([Message(b"", b"q", header, b"x", PERSISTENT | EXPIRES)] * 3)
+    history.ask(actions.Lease("/", "q", QUERY, history.epoch, 0))
+    history.restart()
+    history.lapse()
+    assert history.queue("q").ready == 3
+    history.lapse()
+    history.lapse()
+    assert history.queue("q").ready == 0
+
+
+def test_a_lease_of_many_priorities_names_neighbours_together() -> None:
+    history = BulkHistory(1, priorities=True)
+    history.publish(200)
+    history.ask(actions.Lease("/", "q", QUERY, history.epoch, 0))
+    assert history.queue("q").queries().queries[QUERY].leases[1].ranges == [(0, 200)]
 
 
 def test_of_too_many_queries_the_oldest_of_a_single_batch_is_forgotten(monkeypatch) -> None:

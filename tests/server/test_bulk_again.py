@@ -60,6 +60,18 @@ def test_a_queue_that_is_gone_is_not_kept_for_the_rows_it_once_got(asked):
     assert len(stages._queues) == 1
 
 
+def test_nor_for_the_query_that_once_read_it(asked):
+    timers = asked.broker.server.broker.timers
+    with connected(asked.broker) as channel:
+        channel.queue_delete(QUEUE)
+        before = asked.broker.call(lambda: len(timers))
+        for _ in range(3):
+            declare(asked.broker, [b"x"])
+            assert asked.lease(asked.open(), 0).messages == 1
+            channel.queue_delete(QUEUE)
+        assert asked.broker.call(lambda: len(timers)) == before
+
+
 def test_what_can_not_be_written_now_may_be_asked_again(asked):
     declare(asked.broker, [b"x"])
     opened = asked.open()

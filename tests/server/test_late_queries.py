@@ -167,7 +167,28 @@ def test_it_is_forgotten_with_its_query(late):
     late.asked(actions.Release("/", QUEUE, "nightly"))
     assert late.counts() == (10, 0)
     late.restart()
-    assert late.asked.lease(late.asked.open(), 1).messages == 10
+    anew = late.asked.open()
+    assert late.asked.lease(anew, anew.settled).messages == 10
+
+
+@pytest.mark.parametrize("committed", [0, 1])
+def test_when_it_was_ended_its_old_checkpoint_is_refused_and_reads_nothing_twice(late, committed):
+    late.asked(actions.Release("/", QUEUE, "nightly"))
+    late.restart()
+    late.run = late.asked.open()
+    late.restart()
+    refused = late.asked.lease(late.run, committed) if committed else late.plan()
+    assert (refused.code, refused.kind) == (406, "forgotten")
+    assert "the query was ended at the broker, and its messages went back" in refused.text
+    assert "new checkpoint" in refused.hint
+    assert late.counts() == (10, 0)
+
+
+def test_when_it_was_ended_with_all_acked_it_goes_on_where_it_was(late):
+    late.asked.lease(late.run, 1, settle_only=True)
+    late.asked(actions.Release("/", QUEUE, "nightly"))
+    late.run = late.asked.open()
+    assert late.asked.lease(late.run, 1).messages == 6
 
 
 def test_it_is_forgotten_when_the_query_goes_on_without_it(late):

@@ -239,6 +239,14 @@ class TestCountsOfOthers:
         assert progress.unsettled_count(3, 5) == 1
         assert progress.unsettled_count(0, 1) == 0
 
+    def test_what_waits_within_ranges_is_what_is_ready_and_what_is_delayed(self):
+        progress = prioritised(0, 2, 1, 0)
+        assert progress.waiting_within([(0, 1), (2, 9)]) == [(0, 1), (2, 4)]
+        taken = progress.take(2, limit=4)
+        assert progress.waiting_within([(0, 4)]) == [(0, 1), (3, 4)]
+        progress.give_back(taken[:1], not_before_us=9)
+        assert progress.waiting_within([(0, 4)]) == [(0, 2), (3, 4)]
+
     def test_what_is_ready_within_a_range_comes_as_runs(self):
         assert prioritised(0, 2, 1, 0).ready_within(1, 4) == [(1, 4)]
 

@@ -54,6 +54,7 @@ class QueryNote(msgspec.Struct, frozen=True, tag="query", array_like=True):
     last: int
     timeout_us: int
     void: list[int] = []
+    began: int = 0
 
     @property
     def key(self) -> tuple[str | int, ...]:
@@ -105,6 +106,8 @@ class Query:
     timeout_us: int = 0
     void: frozenset[int] = frozenset()
     """Leases that expired before anybody worked on them: their messages are in later ones."""
+    began: int = 0
+    """Its leases are above this: one up to this is of a query that was ended."""
     leases: dict[int, LeaseNote] = field(default_factory=dict)
     expired: dict[int, LeaseNote] = field(default_factory=dict)
     """Those whose messages went back, and which the query may still come back for."""
@@ -114,7 +117,7 @@ class Query:
 
     def note(self) -> QueryNote:
         void = sorted(number for number in self.void if number > self.settled)
-        return QueryNote(self.name, self.epoch, self.settled, self.last, self.timeout_us, void)
+        return QueryNote(self.name, self.epoch, self.settled, self.last, self.timeout_us, void, self.began)
 
     @property
     def messages(self) -> int:
@@ -156,7 +159,13 @@ class Leases:
                 self._floor = note
             else:
                 self.queries[note.name] = Query(
-                    note.name, note.epoch, note.settled, note.last, note.timeout_us, frozenset(note.void)
+                    note.name,
+                    note.epoch,
+                    settled=note.settled,
+                    last=note.last,
+                    timeout_us=note.timeout_us,
+                    void=frozenset(note.void),
+                    began=note.began,
                 )
         for lease in sorted(leases, key=lambda each: each.number):
             query = self.queries.get(lease.query)
@@ -197,7 +206,8 @@ class Leases:
         if query is not None and run in query.runs:
             return self.check(name, query.runs[run])
         if query is None:
-            query = Query(name, self._floor.epoch, settled=self._floor.lease, last=self._floor.lease)
+            above = self._floor.lease
+            query = Query(name, self._floor.epoch, settled=above, last=above, began=above)
         self._write(replace(query, epoch=query.epoch + 1, timeout_us=timeout_us))
         query.epoch += 1
         query.timeout_us = timeout_us
@@ -313,6 +323,11 @@ class Leases:
             del self.queries[name]
             self.queue.broker.timers.cancel((self, name))
 
+    def close(self) -> None:
+        """The queue is gone: nobody waits for its queries."""
+        for name in self.queries:
+            self.queue.broker.timers.cancel((self, name))
+
     def check(self, name: str, epoch: int) -> Query:
         """The query, if this is its present run."""
         query = self.queries.get(name)
@@ -354,7 +369,8 @@ class Leases:
     def _take_again(self, query: Query, lease: LeaseNote) -> None:
         """An expired lease holds its messages again, if all of them are still there."""
         self._check_free()
-        if sum(stop - start for start, stop in waiting_of(self.queue, lease.ranges)) < lease.messages:
+        waiting = self.queue.progress.waiting_within(lease.ranges)
+        if sum(stop - start for start, stop in waiting) < lease.messages:
             raise self._lost(query, lease.number)
         again = msgspec.structs.replace(lease, expired=False)
         size_bytes = self.queue.counted_bytes(lease.ranges)
@@ -371,6 +387,12 @@ class Leases:
 
     def _lost(self, query: Query, number: int) -> LeaseRefused:
         name = f"lease {number} of query '{query.name}' over {self.queue}"
+        if number <= query.began:
+            return LeaseRefused(
+                "forgotten",
+                f"{name} is forgotten: the query was ended at the broker, and its messages went back",
+                hint="Start it with a new checkpoint.",
+            )
         if number <= query.settled:
             return LeaseRefused(
                 "settled",
@@ -435,7 +457,9 @@ class Leases:
         if forget:
             for lease in (*leases, *query.expired.values()):
                 change.remove(lease.key)
-            floor = FloorNote(max(floor.epoch, query.epoch), max(floor.lease, query.last))
+            went_back = leases or query.expired  # who has committed the last of them is told so
+            above = query.last + 1 if went_back else query.last
+            floor = FloorNote(max(floor.epoch, query.epoch), max(floor.lease, above))
             change.remove(query.note().key)
             change.put(floor)
         transaction.commit()
@@ -480,7 +504,7 @@ class Settlement:
         if not lease.expired:
             if ranges:
                 self.transaction.settle(cursor, ranges, outcome, who=self._who, why=why)
-        elif waiting := waiting_of(self._queue, ranges):
+        elif waiting := self._queue.progress.waiting_within(ranges):
             self._waited_bytes += self._queue.counted_bytes(waiting)
             self.transaction.drop(cursor, waiting, outcome, who=self._who, why=why)
 
@@ -489,21 +513,12 @@ class Settlement:
         self._queue.waiting_bytes -= self._waited_bytes
 
 
-def waiting_of(queue: Queue, ranges: Iterable[Range]) -> list[Range]:
-    """What of these is in the queue for anybody, now or after a delay."""
-    progress = queue.progress
-    waiting = OffsetSet()
-    for start, stop in ranges:
-        waiting.add_many(progress.ready_within(start, stop))
-        waiting.add_many(list(progress.delayed.ranges(start, stop)))
-    return list(waiting.ranges())
-
-
-def hold_again(queue: Queue, ranges: Iterable[Range], *, who: bytes) -> None:
+def hold_again(queue: Queue, ranges: Sequence[Range], *, who: bytes) -> None:
     """After damage to the journal a note may name what is not in flight: it is taken again."""
-    waiting = waiting_of(queue, ranges)
+    waiting = queue.progress.waiting_within(ranges)
     if waiting:
         queue.cursor.hold(waiting, who=who)
+        queue.waiting_bytes -= queue.counted_bytes(waiting)
 
 
 def give_back_strays(queue: Queue, accounted: Iterable[Range]) -> None:
@@ -511,4 +526,6 @@ def give_back_strays(queue: Queue, accounted: Iterable[Range]) -> None:
     strays = queue.progress.leased.copy()
     strays.remove_many(list(accounted))
     if strays:
-        queue.cursor.give_back(list(strays.ranges()))
+        ranges = list(strays.ranges())
+        queue.cursor.give_back(ranges)
+        queue.came_back(ranges)

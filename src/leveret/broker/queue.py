@@ -22,7 +22,7 @@ from leveret.broker.dedup import Dedup
 from leveret.broker.feed import Feed
 from leveret.broker.flags import UNLIMITED
 from leveret.broker.leases import Leases
-from leveret.broker.ranges import ranges_of
+from leveret.broker.ranges import joined, ranges_of
 from leveret.storage.cursor import Cursor
 from leveret.storage.journal import Outcome
 from leveret.storage.log import Log
@@ -82,7 +82,8 @@ class Queue(Feed):
         self.delivery_limit = arguments.delivery_limit
         self.defined = 0
         """The number of the definition change that must be committed before its declaration is answered."""
-        self.may_expire = arguments.message_ttl_ms is not None or bool(self.ready or self.delayed)
+        there = self.ready or self.delayed or self.progress.in_flight
+        self.may_expire = arguments.message_ttl_ms is not None or bool(there)
         self.limited = arguments.max_length is not None or arguments.max_length_bytes is not None
         if arguments.max_length_bytes is not None:
             self.waiting_bytes = overflow.count_waiting_bytes(self)
@@ -202,7 +203,7 @@ class Queue(Feed):
         limited = self.arguments.max_length_bytes is not None
         worn_out = self.arguments.delivery_limit is not None and bool(self.progress.counts)
         if not (limited or worn_out or expiry.is_possible(self, count)):
-            return sorted(self.cursor.lease(count, who=who))
+            return joined(self.cursor.lease(count, who=who))
         count = weighing.within(self.log, self.progress.ready_ranges(), count, LOOKED_AT_BYTES)
         ranges = self.cursor.lease(count, who=who)
         return ranges_of(sorted(record.offset for record in self._living(ranges)))

@@ -140,6 +140,13 @@ class Progress:
         """What of [start, stop) is ready."""
         return list(OffsetSet(r for level in self._ready for r in level.ranges(start, stop)).ranges())
 
+    def waiting_within(self, ranges: Sequence[Range]) -> list[Range]:
+        """What of these is ready or delayed."""
+        found = OffsetSet()
+        for each in (*self._ready, self.delayed):
+            found.add_many(each.within(ranges))
+        return list(found.ranges())
+
     def next_ready(self) -> int | None:
         """What would be taken next."""
         return next((level.first() for level in reversed(self._ready) if level), None)
