@@ -259,6 +259,24 @@ def test_a_query_that_was_away_too_long_goes_on_if_nobody_took_of_its_batch(
     assert (leveret.depth(queue), leveret.unacked(queue)) == (0, 0)
 
 
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_query_that_was_ended_is_told_so_and_its_old_checkpoint_brings_nothing_twice(
+    leveret, queue, options, committed
+):
+    publish(leveret.url, queue, bodies(0, 3))
+    checkpoint = {}
+    run = Run(checkpoint, **options)
+    run.plan()
+    if committed:
+        run.commit()
+    leveret.call(lambda: leveret.server.broker.vhosts["/"].queues[queue].queries().release("lake"))
+    for _ in range(2):
+        with pytest.raises(BrokerRefused, match="the query was ended at the broker"):
+            Run(checkpoint, **options).plan()
+        assert (leveret.depth(queue), leveret.unacked(queue)) == (3, 0)
+    assert taken(Run({}, **options).batch()) == bodies(0, 3)
+
+
 def test_a_queue_that_does_not_exist_is_a_sentence(leveret):
     run = Run({}, url=leveret.url, queue="nowhere", cursor="c")
     with pytest.raises(BrokerRefused, match="no queue 'nowhere' in vhost '/'"):
