@@ -17,7 +17,7 @@ from leveret.storage.errors import WriteFailed
 from leveret.storage.journal import Outcome
 from leveret.storage.records import PERSISTENT, Message
 from leveret.testing.disk import CutAt, PowerCut
-from tests.faults.bulk_history import QUERY, QUEUES, BulkHistory
+from tests.faults.bulk_history import QUERY, QUEUES, WRITER, BulkHistory
 
 FIRST = int(os.environ.get("LEVERET_SEED", "0"))
 HISTORIES = int(os.environ.get("LEVERET_HISTORIES", "80"))
@@ -185,6 +185,44 @@ def test_a_lease_of_many_priorities_names_neighbours_together() -> None:
     history.publish(200)
     history.ask(actions.Lease("/", "q", QUERY, history.epoch, 0))
     assert history.queue("q").queries().queries[QUERY].leases[1].ranges == [(0, 200)]
+
+
+def committed(history: BulkHistory) -> None:
+    """A batch of two rows is staged, and its commit is asked for; nothing of it is on the disk yet."""
+    history.rows[0] = [b"a", b"b"]
+    history.write("task", history.rows[0])
+    assert history.sync()
+    answer = history.answers.to("guest", actions.Commit("/", WRITER, 0, ["task"]))
+    assert answer == actions.Committed(4, False)
+    history.broker.end_turn()
+
+
+def shown(history: BulkHistory) -> list[tuple[int, int]]:
+    return [(history.queue(name).ready, history.queue(name).hidden) for name in QUEUES]
+
+
+def test_nobody_gets_a_row_before_its_commit_is_on_the_disk() -> None:
+    history = BulkHistory(1)
+    committed(history)
+    assert shown(history) == [(0, 2), (0, 2)]
+    assert not history.queue("q").cursor.take(2)
+    history.disk = history.disk.crash(history.random)
+    history.open()
+    assert shown(history) == [(0, 2), (0, 2)], "the commit was lost with the power"
+    committed_again = history.ask(actions.Commit("/", WRITER, 0, ["task"]))
+    assert committed_again == actions.Committed(4, False)
+    assert shown(history) == [(2, 0), (2, 0)]
+
+
+def test_a_crash_behind_a_commit_shows_its_rows() -> None:
+    history = BulkHistory(1)
+    committed(history)
+    history.broker.store.sync()  # and before the broker hears of it
+    history.crash(power_loss=True)
+    assert shown(history) == [(2, 0), (2, 0)]
+    assert history.ask(actions.Commit("/", WRITER, 0, [])) == actions.Committed(0, True)
+    assert history.queue("q").cursor.delivery_count(0) == 0
+    history.check()
 
 
 def test_of_too_many_queries_the_oldest_of_a_single_batch_is_forgotten(monkeypatch) -> None:

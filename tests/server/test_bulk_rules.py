@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import Event
 from typing import Any
 
 import pika
@@ -18,6 +19,7 @@ from leveret.storage.segment import Segment
 from leveret.testing.broker import Broker
 
 HOUR_S = 3600.0
+WAIT_S = 20.0
 BODY_BYTES = 64 << 10
 QUEUE = "q"
 
@@ -40,11 +42,18 @@ class Asked:
         return self._in_a_turn(lambda: self._answers.stage(user, descriptor, rows, before=before))
 
     def _in_a_turn(self, asked: Callable[[], Any]) -> Any:
+        """An answer leaves when what it says is durable."""
+        durable = Event()
+
         def run() -> Any:
             self.broker.server.turns.begin()
-            return asked()
+            answer = asked()
+            self.broker.server.broker.when_durable(durable.set)
+            return answer
 
-        return self.broker.call(run)
+        answer = self.broker.call(run)
+        assert durable.wait(WAIT_S)
+        return answer
 
     def lease(self, opened: actions.Opened, start: int, **options: Any) -> Any:
         return self(actions.Lease("/", QUEUE, "nightly", opened.epoch, start, **options))

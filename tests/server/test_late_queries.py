@@ -199,6 +199,22 @@ def test_it_is_forgotten_when_the_query_goes_on_without_it(late):
     assert late.asked.offsets(late.run, 0, 2) == list(range(10))
 
 
+@pytest.mark.parametrize("committed", [True, False])
+def test_when_another_checkpoint_has_its_messages_it_is_told_so(late, committed):
+    other = late.asked.open()
+    assert late.asked.lease(other, 0).messages == 10
+    late.run = late.asked.open()
+    for _ in range(2):
+        refused = late.asked.lease(late.run, 1) if committed else late.plan()
+        assert (refused.code, refused.kind) == (406, "expired")
+        assert late.counts() == (0, 10)
+        late.restart()
+    assert late.asked.lease(late.run, 0).end == 2
+    assert late.asked.offsets(late.run, 0, 2) == list(range(10))
+    assert late.asked.lease(late.run, 2).settled == 2
+    assert not late.query().void
+
+
 def test_what_it_rejects_is_settled_as_that(late):
     queue = late.broker.server.broker.vhosts["/"].queues[QUEUE]
     late.broker.call(lambda: queue.queries().reject("nightly", [(1, 3)], why=b"too large"))

@@ -151,6 +151,27 @@ def test_a_stage_that_expires_lets_readers_go_on(ask):
     connection.close()
 
 
+def test_who_begins_with_what_comes_next_gets_the_rows_that_are_committed_later(ask):
+    received = []
+    ask.publish(b"x")
+    ask.stage(0, [b"a", b"b"])
+    ask.publish(b"y")
+    epoch = followed(ask, at=At("next"))
+    assert [place.offset for place in ask(actions.Locate(*S, at=At("next"))).places] == [1]
+    connection = pika.BlockingConnection(pika.URLParameters(ask.broker.url))
+    channel = connection.channel()
+    channel.basic_qos(prefetch_count=5)
+    channel.basic_consume("s0", lambda *found: received.append(found[3]))
+    connection.process_data_events(0)
+    assert ask(actions.Commit("/", "writer", 0, ["task"])) == actions.Committed(2, False)
+    while len(received) < 3:
+        connection.process_data_events(10)
+    assert received == [b"a", b"b", b"y"]
+    (stretch,) = advanced(ask, epoch, 1).stretches
+    assert (stretch.start, stretch.stop) == (1, 4)
+    connection.close()
+
+
 def test_an_older_run_is_refused_also_after_a_crash(ask):
     ask.publish(*FIVE[:3])
     first, second = followed(ask), followed(ask)

@@ -274,6 +274,9 @@ def test_a_query_that_was_ended_is_told_so_and_its_old_checkpoint_brings_nothing
         with pytest.raises(BrokerRefused, match="the query was ended at the broker"):
             Run(checkpoint, **options).plan()
         assert (leveret.depth(queue), leveret.unacked(queue)) == (3, 0)
+    if not committed:  # of the first batch Spark asks again where it began
+        with pytest.raises(BrokerRefused, match="the query was ended at the broker"):
+            Run({"planned": checkpoint["planned"]}, **options).plan()
     assert taken(Run({}, **options).batch()) == bodies(0, 3)
 
 

@@ -3,6 +3,7 @@
 import datetime
 import os
 import signal
+import time
 from functools import partial
 
 import pyarrow as pa
@@ -287,6 +288,39 @@ def test_a_flight_process_that_dies_is_waited_for(own_leveret, run):
     os.kill(own_leveret.endpoint.pid, signal.SIGKILL)
     writer.commit([staged], 0)
     assert texts_in(own_leveret.url, queue) == ["a", "b"]
+
+
+def test_a_bad_row_fails_the_task_also_when_the_broker_goes_away_at_the_same_time(own_leveret, run):
+    queue = declare(own_leveret.url, "orders")
+
+    def batches():
+        yield bodies("a")
+        os.kill(own_leveret.endpoint.pid, signal.SIGKILL)
+        time.sleep(0.5)  # the connection is known to be broken
+        yield pa.table({"body": pa.array([None], pa.binary())}).to_batches()[0]
+        yield bodies("c")
+
+    with pytest.raises(BadValue, match="body"):
+        run(stream(own_leveret, queue), batches())
+    assert own_leveret.depth(queue) == 0
+
+
+@pytest.mark.parametrize("error", [OSError("the JVM is gone"), BadValue("column 'body' has no value")])
+def test_rows_that_do_not_come_fail_the_task_whatever_the_broker_does(monkeypatch, run, leveret, error):
+    def away(self, descriptor, batches):
+        try:
+            return sum(batch.num_rows for batch in batches)
+        except Exception:
+            raise BrokerAway("broken pipe") from None
+
+    def batches():
+        yield bodies("a")
+        raise error
+
+    monkeypatch.setattr(sink.Calls, "stage", away)
+    with pytest.raises(type(error)) as failed:
+        run(stream(leveret, "orders"), batches())
+    assert failed.value is error
 
 
 def test_a_broker_that_does_not_come_back_fails_the_task(own_leveret, run):

@@ -227,6 +227,7 @@ class Leases:
         """
         if start < query.settled:  # what was acked since is not in what the query has: never silently
             raise self._lost(query, start + 1)
+        self._check_begun(query, start)
         following = min((number for number in query.leases if number > start), default=None)
         if following is not None:
             return following
@@ -262,6 +263,7 @@ class Leases:
                 f"than {query.last}",
                 hint="The broker's data are older than the checkpoint: start the query with a new one.",
             )
+        self._check_begun(query, through)
         done = [lease for number, lease in query.leases.items() if number <= through]
         late = [lease for number, lease in query.expired.items() if number <= through]
         if through <= query.settled and not (done or late):
@@ -276,6 +278,7 @@ class Leases:
         settlement.commit()
         change.done()
         query.settled = settled
+        query.void = frozenset(number for number in query.void if number > settled)
         for lease in done:
             del query.leases[lease.number]
         for lease in late:
@@ -305,6 +308,9 @@ class Leases:
 
     def plan(self, query: Query, start: int, end: int) -> list[LeaseNote]:
         """The leases above `start` up to `end`, exactly as they were given."""
+        self._check_begun(query, end)
+        if end < start:  # the first batch of a checkpoint, and others have begun since
+            raise self._lost(query, end)
         found = []
         for number in range(start + 1, end + 1):
             if number in query.expired:
@@ -384,6 +390,11 @@ class Leases:
         self.queue.waiting_bytes -= size_bytes
         del query.expired[lease.number]
         query.leases[lease.number] = again
+
+    def _check_begun(self, query: Query, number: int) -> None:
+        """Who works on a lease has got it. One that was passed over was got by another checkpoint."""
+        if number in query.void:
+            raise self._lost(query, number)
 
     def _lost(self, query: Query, number: int) -> LeaseRefused:
         name = f"lease {number} of query '{query.name}' over {self.queue}"
@@ -521,11 +532,14 @@ def hold_again(queue: Queue, ranges: Sequence[Range], *, who: bytes) -> None:
         queue.waiting_bytes -= queue.counted_bytes(waiting)
 
 
-def give_back_strays(queue: Queue, accounted: Iterable[Range]) -> None:
-    """After a restart: what is leased and in no note goes back to the queue."""
+def show_strays(queue: Queue, accounted: Iterable[Range]) -> None:
+    """After a restart: what is leased and in no note is ready, as if nobody had had it.
+
+    A lease whose note was not written has been given to nobody; rows without a note are of a batch that was
+    committed.
+    """
     strays = queue.progress.leased.copy()
     strays.remove_many(list(accounted))
     if strays:
         ranges = list(strays.ranges())
-        queue.cursor.give_back(ranges)
-        queue.came_back(ranges)
+        queue.release(ranges)

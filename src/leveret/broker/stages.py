@@ -2,13 +2,14 @@
 
 The tasks of a batch write *stages*. Their rows are routed like any publish and appended to the queues they
 reach, leased at once: in the log, in no consumer's sight. The commit of a batch names the stages that count;
-in one transaction their rows become ready, all others of the batch are dropped, and the batch is noted, so
-that the same batch written again is dropped and never doubled. Stages that nobody commits expire. Of a stream
-rows are hidden in its own cursor: groups read no further than the first of them (`Stream.readable`), and
-those that are dropped are dropped for the groups too.
+in one transaction their notes go, all others of the batch are dropped, and the batch is noted, so that the
+same batch written again is dropped and never doubled. When that is on the disk, the rows become ready. Stages
+that nobody commits expire. Of a stream rows are hidden in its own cursor: groups read no further than the
+first of them (`Stream.readable`), and those that are dropped are dropped for the groups too.
 
 The rule: a row is hidden in the same round in which it is appended, and noted there; so after any crash it
-is hidden, or visible because its batch was committed, or was never there.
+is hidden, or visible because its batch was committed, or was never there. What is leased and in no note
+becomes ready at the next start (`leases.show_strays`): a crash behind the commit shows its rows, too.
 """
 
 from __future__ import annotations
@@ -125,6 +126,8 @@ class Stages:
         """Those that stages have rows of, by the ids of their logs."""
         self._stages: dict[StageName, list[StageNote]] = {}
         self._committed: dict[str, CommitNote] = {}
+        self._showing: dict[int, dict[Queue, list[Range]]] = {}
+        """What was committed, by the number of the commit, and is ready when that is on the disk."""
         for note in self._notes:
             if isinstance(note, CommitNote):
                 self._committed[note.query] = note
@@ -144,7 +147,8 @@ class Stages:
         id_ = queue.log.id
         leased = queue.progress.leased
         parts = (part for parts in self._stages.values() for part in parts)
-        places = ((start, stop) for part in parts for log, start, stop in part.places if log == id_)
+        places = [(start, stop) for part in parts for log, start, stop in part.places if log == id_]
+        places += (each for places in self._showing.values() for each in places.get(queue, ()))
         return OffsetSet(each for start, stop in places for each in leased.ranges(start, stop))
 
     # writing
@@ -260,7 +264,10 @@ class Stages:
     # ending
 
     def commit(self, query: str, batch: int, stages: Iterable[str], *, user: User) -> int | None:
-        """Shows what these stages hold; how many rows, or None if the batch was committed before."""
+        """Shows what these stages hold; how many rows, or None if the batch was committed before.
+
+        Nobody gets a row before the commit is durable: one that a crash undoes would be seen, and come again.
+        """
         self._check_owner(query, user)
         if batch <= self._last(query):
             self._drop([name for name in self._stages if name.query == query and name.batch <= batch])
@@ -277,9 +284,6 @@ class Stages:
         ]
         transaction = self._store.transaction()
         change = self._notes.change(transaction)
-        places = self._places(shown)
-        for queue, ranges in places.items():
-            transaction.release(queue.cursor, ranges)
         for part in shown:
             change.remove(part.key)
         dropped = self._write_drop(transaction, change, others)
@@ -294,14 +298,20 @@ class Stages:
         self._committed[query] = note
         for each in forgotten:
             del self._committed[each]
+        self._showing[note.number] = self._places(shown)
+        self._vhost.broker.when_durable(lambda: self._show(note.number))
         self._forget([*chosen, *others])
-        for queue, ranges in places.items():
-            queue.came_back(ranges)
         for queue in dropped:
             queue.wake()
         rows = sum(part.rows for part in shown)
         self._vhost.broker.counters.published += rows
         return rows
+
+    def _show(self, number: int) -> None:
+        """A commit is durable: its rows are ready."""
+        for queue, ranges in self._showing.pop(number).items():
+            if not queue.deleted:
+                queue.release(ranges)
 
     def abort(self, query: str, batch: int, stages: Iterable[str], *, user: User) -> None:
         """Drops these stages of a batch, or all of them if none is named."""

@@ -22,7 +22,7 @@ from leveret.broker.definitions import BindingRow, Change, ExchangeRow, QueueRow
 from leveret.broker.exchange import Bound, Exchange
 from leveret.broker.exchanges import ROUTERS
 from leveret.broker.groups.registry import Groups
-from leveret.broker.leases import Leases, give_back_strays
+from leveret.broker.leases import Leases, show_strays
 from leveret.broker.queue import Queue
 from leveret.broker.returned import Returned
 from leveret.broker.sidelogs import SideLogs
@@ -315,7 +315,7 @@ class VirtualHost:
         self.returned.restore(beside.get((sidelogs.RETURNED, self.name)))
 
     def restore_batches(self, beside: SideLogs) -> None:
-        """After the queues. What is leased, and neither in a query's nor in a batch's account, goes back."""
+        """After the queues. What is leased, and neither in a query's nor in a batch's account, is ready."""
         log = beside.get((sidelogs.STAGES, self.name))
         if log is not None:
             self.stages = Stages(self, log)
@@ -323,7 +323,7 @@ class VirtualHost:
             accounted = [] if queue.leases is None else list(queue.leases.held())
             if self.stages is not None:
                 accounted += self.stages.hidden(queue).ranges()
-            give_back_strays(queue, accounted)
+            show_strays(queue, accounted)
 
     # bindings
 

@@ -112,6 +112,8 @@ class _Part:
     source: Iterator[pa.RecordBatch]
     kept: list[pa.RecordBatch]
     size_bytes: int = 0
+    failed: Exception | None = None
+    """What the source has raised: there is no more to come from it, and this is not all."""
 
     @classmethod
     def split(cls, source: Iterator[pa.RecordBatch]) -> Iterator[_Part]:
@@ -121,10 +123,17 @@ class _Part:
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         yield from self.kept
-        while self.size_bytes < _PART_BYTES and (batch := next(self.source, None)) is not None:
+        while self.size_bytes < _PART_BYTES and (batch := self._next()) is not None:
             self.kept.append(batch)
             self.size_bytes += batch.nbytes
             yield batch
+
+    def _next(self) -> pa.RecordBatch | None:
+        try:
+            return next(self.source, None)
+        except Exception as error:
+            self.failed = error
+            raise
 
 
 @dataclass(slots=True)
@@ -163,6 +172,8 @@ class _Staging:
                     calls.stage(self._descriptor(name), part)
                 return name
             except BrokerAway:
+                if part.failed is not None:  # the broker went away at the same time, and was heard of last
+                    raise part.failed from None
                 now_s = self.clock()
                 deadline_s = deadline_s or now_s + self.options.broker_timeout_s
                 if now_s >= deadline_s:

@@ -38,7 +38,7 @@ class Position(NamedTuple):
             case "last":
                 return log.next if stream.last is None else stream.last
             case "next":
-                return log.next
+                return stream.decided()
             case "offset":
                 return max(log.first, self.value)
             case "ago":

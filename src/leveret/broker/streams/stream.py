@@ -73,8 +73,6 @@ class Stream(Queue):
         self.may_expire = False
         self._unsynced: deque[tuple[int, int]] = deque()
         """(ticket, offset): up to where it may be read once that is safe."""
-        self._shown: deque[tuple[int, int]] = deque()
-        """(ticket, offset): rows that were hidden are readable, from there on, once that is safe."""
         self._synced = self.log.next
         self._gaps = tuple(self.log.gaps())
         """Numbers that no message has; only when a store is opened there can be more of them."""
@@ -120,9 +118,8 @@ class Stream(Queue):
             self.broker.timers.set((self, "age"), due_us, self.retire)
 
     def came_back(self, ranges: Sequence[Range]) -> None:
-        """A batch was committed: its rows are there for all as soon as that is on disk."""
-        self._shown.append((self.broker.store.ticket, min(start for start, _ in ranges)))
-        self.broker.stall(self)
+        """A batch was committed: its rows are there for all."""
+        self.wake()
 
     def take_out(self, work: Work, ranges: Sequence[Range]) -> None:
         """Messages that were never readable are not there, after all: for nobody."""
@@ -145,21 +142,22 @@ class Stream(Queue):
     def readable(self) -> int:
         """The first offset that must not be read yet."""
         self._note_synced()
+        return min(self._synced, self.decided())
+
+    def decided(self) -> int:
+        """The end, or the first row of a batch that is not committed yet: it may be there, or never."""
         stages = self.vhost.stages
         undecided = stages.hidden(self).first() if stages is not None and self.progress.leased else None
-        ends = [self._synced, *(first for _, first in self._shown)]
-        return min(ends if undecided is None else (*ends, undecided))
+        return self.log.next if undecided is None else undecided
 
     def _note_synced(self) -> None:
         safe_ticket = self.broker.store.safe_ticket
         while self._unsynced and self._unsynced[0][0] <= safe_ticket:
             self._synced = self._unsynced.popleft()[1]
-        while self._shown and self._shown[0][0] <= safe_ticket:
-            self._shown.popleft()
 
     @property
     def awaits_sync(self) -> bool:
-        return bool(self._unsynced or self._shown)
+        return bool(self._unsynced)
 
     def run(self) -> None:
         for consumer in list(self.consumers):

@@ -98,7 +98,7 @@ class Reading:
         starts = {stream.name: _beginning(stream, group) for stream in streams} | request.offsets
         unread = []
         for stream in streams:
-            start, stop = starts[stream.name], readable(stream)
+            start, stop = starts[stream.name], stream.decided()
             if request.stops is not None:
                 stop = min(stop, request.stops.get(stream.name, start))
             unread.append(_Unread(stream, start, stop))
@@ -111,7 +111,7 @@ class Reading:
                 each.stream.log.id,
                 each.start,
                 each.behind(count) if moves else each.start,
-                readable(each.stream),
+                each.stream.decided(),
                 gone_below(each.stream),
             )
             for each, count in zip(unread, counts, strict=True)
@@ -199,13 +199,6 @@ class _Unread:
                 brief = next(found, None)
             else:
                 yield 0
-
-
-def readable(stream: Stream) -> int:
-    """The first offset that must not be read when all that is appended now is synced."""
-    stages = stream.vhost.stages
-    undecided = None if stages is None else stages.hidden(stream).first()
-    return stream.log.next if undecided is None else undecided
 
 
 def _settle(group: Group, offsets: Mapping[str, int]) -> None:
@@ -324,7 +317,7 @@ def _located(streams: Iterable[Stream], at: actions.At) -> list[actions.Place]:
 
 
 def _place(stream: Stream, offset: int) -> actions.Place:
-    return actions.Place(stream.name, stream.log.id, offset, readable(stream), gone_below(stream))
+    return actions.Place(stream.name, stream.log.id, offset, stream.decided(), gone_below(stream))
 
 
 def _beginning(stream: Stream, group: Group | None) -> int:
