@@ -148,7 +148,7 @@ class Stages:
         leased = queue.progress.leased
         parts = (part for parts in self._stages.values() for part in parts)
         places = [(start, stop) for part in parts for log, start, stop in part.places if log == id_]
-        places += (each for places in self._showing.values() for each in places.get(queue, ()))
+        places += (each for ranges in self._showing.values() for each in ranges.get(queue, ()))
         return OffsetSet(each for start, stop in places for each in leased.ranges(start, stop))
 
     # writing
