@@ -308,10 +308,14 @@ class Stages:
         return rows
 
     def _show(self, number: int) -> None:
-        """A commit is durable: its rows are ready."""
-        for queue, ranges in self._showing.pop(number).items():
-            if not queue.deleted:
-                queue.release(ranges)
+        """A commit is durable: its rows are ready, in all queues at once."""
+        places = {queue: ranges for queue, ranges in self._showing.pop(number).items() if not queue.deleted}
+        transaction = self._store.transaction()
+        for queue, ranges in places.items():
+            transaction.release(queue.cursor, ranges)
+        transaction.commit()
+        for queue, ranges in places.items():
+            queue.came_back(ranges)
 
     def abort(self, query: str, batch: int, stages: Iterable[str], *, user: User) -> None:
         """Drops these stages of a batch, or all of them if none is named."""
