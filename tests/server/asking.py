@@ -20,6 +20,21 @@ WRITER = "writer"
 WAIT_S = 20.0
 
 
+def durably(broker: Broker, do: Callable[[], Any]) -> Any:
+    """As the endpoint does it: in a turn, and an answer leaves when what it says is durable."""
+    durable = Event()
+
+    def in_a_turn() -> Any:
+        broker.server.turns.begin()
+        answer = do()
+        broker.server.broker.when_durable(durable.set)
+        return answer
+
+    answer = broker.call(in_a_turn)
+    assert durable.wait(WAIT_S)
+    return answer
+
+
 class Asking:
     """`asking(actions.Locate(...))`, also after a crash; the streams are `s0`, `s1` … of topic `s`."""
 
@@ -38,21 +53,10 @@ class Asking:
         return self._durably(lambda answers: answers.stage("guest", descriptor, made))
 
     def _durably(self, do: Callable[[Answers], Any]) -> Any:
-        """As the endpoint does it: in a turn, and an answer leaves when what it says is durable."""
-        server, durable = self.broker.server, Event()
         if self._answers is None:
-            self._answers = Answers(server.broker)
+            self._answers = Answers(self.broker.server.broker)
         answers = self._answers
-
-        def in_a_turn() -> Any:
-            server.turns.begin()
-            answer = do(answers)
-            server.broker.when_durable(durable.set)
-            return answer
-
-        answer = self.broker.call(in_a_turn)
-        assert durable.wait(WAIT_S)
-        return answer
+        return durably(self.broker, lambda: do(answers))
 
     def crash(self, power_loss: Random | None = None) -> None:
         """As `kill -9` would, or a power loss."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from threading import Event
 from typing import Any
 
 import pika
@@ -17,9 +15,9 @@ from leveret.flight.tickets import StageDescriptor, unpack_ranges
 from leveret.server.flight.answers import Answers
 from leveret.storage.segment import Segment
 from leveret.testing.broker import Broker
+from tests.server.asking import durably
 
 HOUR_S = 3600.0
-WAIT_S = 20.0
 BODY_BYTES = 64 << 10
 QUEUE = "q"
 
@@ -32,28 +30,14 @@ class Asked:
         self._answers = Answers(broker.server.broker)
 
     def __call__(self, request: actions.Request, user: str = "guest") -> Any:
-        return self._in_a_turn(lambda: self._answers.to(user, request))
+        return durably(self.broker, lambda: self._answers.to(user, request))
 
     def stage(self, stage: str, bodies: list[bytes], *, before: int, **options: Any) -> Any:
         user, batch = options.get("user", "guest"), options.get("batch", 0)
         header = options.get("header", {"delivery_mode": 2})
         descriptor = StageDescriptor("/", "writer", batch, stage, timeout_s=600.0)
         rows = [(b"", QUEUE.encode(), encode(header, len(body)), body) for body in bodies]
-        return self._in_a_turn(lambda: self._answers.stage(user, descriptor, rows, before=before))
-
-    def _in_a_turn(self, asked: Callable[[], Any]) -> Any:
-        """An answer leaves when what it says is durable."""
-        durable = Event()
-
-        def run() -> Any:
-            self.broker.server.turns.begin()
-            answer = asked()
-            self.broker.server.broker.when_durable(durable.set)
-            return answer
-
-        answer = self.broker.call(run)
-        assert durable.wait(WAIT_S)
-        return answer
+        return durably(self.broker, lambda: self._answers.stage(user, descriptor, rows, before=before))
 
     def lease(self, opened: actions.Opened, start: int, **options: Any) -> Any:
         return self(actions.Lease("/", QUEUE, "nightly", opened.epoch, start, **options))

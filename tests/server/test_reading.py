@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from leveret.broker.accounts import hash_password
 from leveret.broker.definitions import PermissionRow, UserRow
+from leveret.broker.groups.partition import Partition
 from leveret.broker.groups.registry import Groups
 from leveret.flight import actions
 from leveret.flight.actions import At
@@ -131,6 +133,47 @@ def test_an_abort_settles_for_groups_what_they_have_not_skipped_or_lost(ask):
     ask.crash()
     group = ask.broker.server.broker.vhosts["/"].groups.get("s0", "q")
     assert (group.lag, ask.stream().ready) == (0, 0)
+
+
+def seek_back(ask: Asking) -> None:
+    partition = ask.broker.server.broker.vhosts["/"].groups.get("s", "q").partitions["s0"]
+    ask.broker.call(lambda: partition.seek(0, who=b"me", why=b"a test"))
+
+
+def bind(ask: Asking) -> None:
+    vhost = ask.broker.server.broker.vhosts["/"]
+    ask.broker.call(lambda: vhost.bind(vhost.exchanges["s"], vhost.queues["joins"], "1", {}))
+
+
+@pytest.mark.parametrize(("key", "begin"), [("s0", seek_back), ("joins", bind)])
+def test_a_crash_brings_no_aborted_rows_to_a_group_that_begins(ask, monkeypatch, key, begin):
+    """The disk's thread comes by, if it may, between the beginning and what is left out."""
+    stream = {"x-queue-type": "stream"}
+    ask.on_channel(lambda channel: channel.queue_declare("joins", durable=True, arguments=stream))
+    ask.publish(*FIVE, key=key)
+    ask.stage(0, [b"a", b"b"], key=key)
+    ask(actions.Abort("/", "writer", 0, []))
+    ask(actions.Follow("/", "s", True, query="q", at=At("first")))
+    store = ask.broker.server.broker.store
+
+    def sync_if_it_may() -> None:
+        if store.lock.acquire(blocking=False):
+            store.lock.release()
+            store.sync()
+
+    def killed(_: Partition) -> None:
+        with ThreadPoolExecutor(1) as disk:
+            disk.submit(sync_if_it_may).result(20)
+        raise AssertionError("killed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Partition, "leave_out_what_is_gone", killed)
+        with pytest.raises(AssertionError, match="killed"):
+            begin(ask)
+    ask.crash()
+    if begin is bind:  # that is gone with the crash
+        bind(ask)
+    assert ask.lag(subject="s") == len(FIVE)
 
 
 def test_a_stage_that_expires_lets_readers_go_on(ask):

@@ -440,6 +440,23 @@ def test_a_checkpoint_of_another_queue_is_refused(rabbitmq, fresh, tmp_path):
             driver.reader.latestOffset({key: start[key] for key in ("queue", "vhost", "cursor")}, None)
 
 
+def test_the_query_whose_checkpoint_it_is_not_goes_on(rabbitmq, fresh, tmp_path):
+    queue, sent = fresh(), bodies(40)
+    publish(rabbitmq.url, queue, sent)
+    chosen = options(rabbitmq.url, queue, tmp_path, maxMessagesPerTrigger="20")
+    with driving(chosen) as driver, driving(chosen) as stranger:
+        driver.batch()
+        foreign = driver.start() | {"queue": "other"}
+        stranger.reader.prepareForTriggerAvailableNow()
+        with pytest.raises(WrongCheckpoint, match="belongs to queue 'other'"):
+            stranger.reader.latestOffset(foreign, ReadAllAvailable())
+        with pytest.raises(WrongCheckpoint, match="belongs to queue 'other'"):
+            stranger.reader.commit(foreign)
+        driver.until(40)
+    assert driver.rows == sent
+    assert empties(rabbitmq.url, queue)
+
+
 def test_rows_say_where_they_come_from(rabbitmq, fresh, tmp_path):
     queue = fresh()
     publish(rabbitmq.url, queue, ["a", "b"])

@@ -126,11 +126,10 @@ class SpoolStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._options.max_messages or BATCH_MESSAGES)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._claimed()
         self._budget = self._connected().depth()
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
-        spool, number = self._claimed(), self._number(start)
+        number, spool = self._number(start), self._claimed()  # who has no business here takes nothing over
         self._check_start(spool, number)
         self._settle(spool, number)
         batch = spool.after(number)
@@ -160,7 +159,8 @@ class SpoolStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _split(manifests, self._options.min_partitions)
 
     def commit(self, end: Offset) -> None:
-        self._settle(self._opened(), self._number(end))
+        number = self._number(end)
+        self._settle(self._opened(), number)
 
     def stop(self) -> None:
         if self._consumer is not None:

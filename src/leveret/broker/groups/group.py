@@ -75,17 +75,19 @@ class Group(Source):
 
     def add_partition(self, stream: Stream, *, start: int | None) -> Partition:
         """With the cursor it has there, or a new one that begins at `start`."""
-        cursor = stream.log.cursors.get(self.cursor_name)
-        is_new = cursor is None
-        if cursor is None:
-            start = None if start is None else min(start, stream.log.next)
-            audit_us = stream.arguments.audit_us
-            cursor = self.broker.store.create_cursor(
-                stream.log, self.cursor_name, start=start, audit_us=audit_us, label=self.name
-            )
-        partition = self.partitions[stream.name] = Partition(self, stream, cursor)
-        if is_new:
-            partition.leave_out_what_is_gone()
+        store = self.broker.store
+        with store.lock:  # a crash undoes a beginning as a whole
+            cursor = stream.log.cursors.get(self.cursor_name)
+            is_new = cursor is None
+            if cursor is None:
+                start = None if start is None else min(start, stream.log.next)
+                audit_us = stream.arguments.audit_us
+                cursor = store.create_cursor(
+                    stream.log, self.cursor_name, start=start, audit_us=audit_us, label=self.name
+                )
+            partition = self.partitions[stream.name] = Partition(self, stream, cursor)
+            if is_new:
+                partition.leave_out_what_is_gone()
         self._seat_all([partition])
         return partition
 

@@ -279,8 +279,9 @@ class Partition(Feed):
         self.cursor.check(who, why=why)
         self.cursor.check_offset(offset)
         self.void()
-        self.cursor.seek(offset, who=who, why=why)
-        self.leave_out_what_is_gone()
+        with self.broker.store.lock:  # a crash undoes it as a whole
+            self.cursor.seek(offset, who=who, why=why)
+            self.leave_out_what_is_gone()
         self.wake()
 
     def skip(self, offset: int, *, who: bytes, why: bytes) -> None:
