@@ -10,6 +10,7 @@ import pytest
 from leveret.amqp.properties import encode
 from leveret.broker.accounts import hash_password
 from leveret.broker.definitions import PermissionRow, UserRow
+from leveret.broker.leases import LeaseRefused
 from leveret.flight import actions
 from leveret.flight.tickets import StageDescriptor, unpack_ranges
 from leveret.server.flight.answers import Answers
@@ -213,6 +214,64 @@ class TestLeases:
             assert refused.kind == "gone"
             assert "it was deleted and declared again" in refused.text
         assert asked.held() == 1, "the lease of the new one is not acked"
+
+
+class TestRoom:
+    """A queue that refuses what is too much: rows count when they are to be seen."""
+
+    LIMITS = pytest.mark.parametrize("limit", [{"x-max-length": 10}, {"x-max-length-bytes": 20}])
+    TWO = b"xx"
+
+    @pytest.fixture
+    def asked(self, leveret_broker):
+        return Asked(leveret_broker)
+
+    def declared(self, asked, limit, count=0):
+        declare(asked.broker, [self.TWO] * count, {"x-overflow": "reject-publish"} | limit)
+
+    def committed(self, asked, *stages, batch=0):
+        return asked(actions.Commit("/", "writer", batch, list(stages)))
+
+    @LIMITS
+    def test_what_a_driver_left_that_died_is_not_in_the_way_of_the_batch(self, asked, limit):
+        self.declared(asked, limit)
+        for stage in ("of the one that died", "task"):
+            assert asked.stage(stage, [self.TWO] * 8, before=0) == actions.Done()
+        assert self.committed(asked, "task").messages == 8
+        assert asked.broker.depth(QUEUE) == 8
+
+    @LIMITS
+    def test_a_batch_that_is_too_much_is_not_committed_and_may_be_when_there_is_room(self, asked, limit):
+        self.declared(asked, limit, count=3)
+        for stage in ("one", "two"):
+            assert asked.stage(stage, [self.TWO] * 4, before=0) == actions.Done()
+        refused = self.committed(asked, "one", "two")
+        assert refused.kind == "full"
+        assert refused.text == "queue 'q' in vhost '/' is full, and refuses what is published"
+        assert asked.broker.depth(QUEUE) == 3
+        asked.lease(asked.open(), 0, max_messages=1)
+        assert self.committed(asked, "one", "two").messages == 8
+        assert asked.broker.depth(QUEUE) == 10
+
+    @LIMITS
+    def test_two_batches_that_are_committed_in_one_moment_count_both(self, asked, limit):
+        self.declared(asked, limit)
+        for batch in (0, 1):
+            asked.stage("task", [self.TWO] * 6, before=0, batch=batch)
+        stages = asked.broker.server.broker.vhosts["/"].batches()
+        user = asked.broker.server.broker.accounts.users["guest"]
+
+        def both():
+            assert stages.commit("writer", 0, ["task"], user=user) == 6
+            with pytest.raises(LeaseRefused, match="is full"):
+                stages.commit("writer", 1, ["task"], user=user)
+
+        asked.broker.call(both)
+
+    def test_a_task_that_writes_too_much_hears_of_it_before_its_end(self, asked):
+        self.declared(asked, {"x-max-length": 10})
+        assert asked.stage("task", [self.TWO] * 6, before=0) == actions.Done()
+        assert asked.stage("task", [self.TWO] * 6, before=6).kind == "full"
 
 
 @pytest.fixture

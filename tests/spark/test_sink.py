@@ -362,6 +362,17 @@ def test_what_was_read_can_be_written_as_it_is(spark, leveret, queue, fresh):
     assert (body, found.message_id, found.headers, found.reply_to) == (b"x", "m", {"a": "b"}, "reply")
 
 
+def test_a_dataframe_that_a_queue_has_no_room_for_is_not_written(spark, leveret, fresh):
+    queue = declare(leveret.url, fresh("queue"), **{"x-max-length": 100, "x-overflow": "reject-publish"})
+
+    rows = spark.range(0, 102, 1, 2).selectExpr("cast(id AS string) AS body")
+    with pytest.raises(Exception, match=f"queue '{queue}' in vhost '/' is full, and refuses"):
+        written(rows, leveret, queue).save()
+    assert leveret.depth(queue) == 0
+    written(rows.limit(100), leveret, queue).save()
+    assert leveret.depth(queue) == 100
+
+
 def test_a_dataframe_whose_task_fails_leaves_nothing(spark, leveret, queue):
     rows = spark.range(0, 100, 1, 4).selectExpr(
         "cast(id AS string) AS body", "if(id = 99, raise_error('broken'), 1) AS priority"

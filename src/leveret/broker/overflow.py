@@ -52,13 +52,12 @@ def admit(queue: Queue, messages: Sequence[Message], channel: Channel) -> set[in
     return refused
 
 
-def has_room(queue: Queue, messages: Sequence[Message]) -> bool:
-    """Whether all of them could be appended, one after the other."""
+def has_room(queue: Queue, count: int, size_bytes: int) -> bool:
+    """Whether one that refuses takes so many messages at once, with bodies of this size."""
     limit, limit_bytes = queue.arguments.max_length, queue.arguments.max_length_bytes
-    if limit is not None and queue.ready + queue.hidden + len(messages) > limit:
+    if limit is not None and queue.ready + count > limit:
         return False
-    size = queue.waiting_bytes + sum(len(message.body) for message in messages)
-    return limit_bytes is None or size <= limit_bytes
+    return limit_bytes is None or queue.waiting_bytes + size_bytes <= limit_bytes
 
 
 def trim(queue: Queue) -> bool:

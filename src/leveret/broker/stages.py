@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -166,13 +167,10 @@ class Stages:
         if not rows:
             return
         routed = self._route(rows, terms)
-        for queue, messages in routed.items():
-            if overflow.refuses(queue) and not overflow.has_room(queue, messages):
-                raise LeaseRefused(
-                    "full",
-                    f"{queue} is full, and refuses what is published",
-                    hint="Let its consumers catch up, or raise its limit.",
-                )
+        for queue in filter(overflow.refuses, routed):
+            written = self._places(self._stages.get(name, ())).get(queue, ())
+            count = len(routed[queue]) + sum(stop - start for start, stop in written)
+            _check_room(queue, count, sum(len(message.body) for message in routed[queue]))
         transaction = self._store.transaction()
         places = []
         routed = {queue: list(queue.as_kept(messages)) for queue, messages in routed.items()}
@@ -277,6 +275,11 @@ class Stages:
             if name not in self._stages:
                 raise self._not_there(name)
         shown = [part for name in chosen for part in self._stages[name]]
+        places = self._places(shown)
+        for queue in filter(overflow.refuses, places):
+            shown_soon = (commit.get(queue, ()) for commit in self._showing.values())
+            ranges = [*places[queue], *chain.from_iterable(shown_soon)]
+            _check_room(queue, sum(stop - start for start, stop in ranges), queue.counted_bytes(ranges))
         others = [
             name
             for name in self._stages
@@ -298,7 +301,7 @@ class Stages:
         self._committed[query] = note
         for each in forgotten:
             del self._committed[each]
-        self._showing[note.number] = self._places(shown)
+        self._showing[note.number] = places
         self._vhost.broker.when_durable(lambda: self._show(note.number))
         self._forget([*chosen, *others])
         for queue in dropped:
@@ -416,6 +419,15 @@ class Stages:
         own = [note for note in self._committed.values() if note.user == new.user]
         notes = own or self._committed.values()
         return [min(notes, key=lambda note: (note.batch > 0, note.number)).query]
+
+
+def _check_room(queue: Queue, count: int, size_bytes: int) -> None:
+    if not overflow.has_room(queue, count, size_bytes):
+        raise LeaseRefused(
+            "full",
+            f"{queue} is full, and refuses what is published",
+            hint="Let its consumers catch up, or raise its limit.",
+        )
 
 
 def _label(name: StageName) -> bytes:

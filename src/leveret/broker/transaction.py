@@ -100,7 +100,8 @@ class Buffer:
 def _check_room(work: Work) -> None:
     """A queue that refuses one of the messages refuses them all: the code and text are RabbitMQ's."""
     for queue, messages in work.appended.items():
-        if overflow.refuses(queue) and not overflow.has_room(queue, messages):
+        size_bytes = sum(len(message.body) for message in messages)
+        if overflow.refuses(queue) and not overflow.has_room(queue, len(messages), size_bytes):
             raise PreconditionFailed("partial tx completion")
 
 
