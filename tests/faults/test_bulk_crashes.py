@@ -82,7 +82,8 @@ def finish(history: BulkHistory) -> None:
         before = history.committed
         history.trigger()
         history.check()
-        if history.committed == before and not history.queue("q").progress.in_flight:
+        queue = history.queue("q")
+        if history.committed == before and not queue.progress.in_flight and not queue.ready:
             break
     assert not history.queue("q").ready
     assert history.confirmed <= history.table.keys() | history.consumed

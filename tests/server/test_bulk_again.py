@@ -11,11 +11,50 @@ import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
+from leveret.broker import deadletters
 from leveret.flight import actions
 from leveret.server.flight.answers import Answers
 from leveret.storage.errors import StorageFull
 from leveret.testing.broker import Broker
+from leveret.testing.clock import VirtualClock
 from tests.server.test_bulk_rules import HOUR_S, QUEUE, Asked, declare
+
+
+@pytest.fixture
+def mixed(leveret_broker: Broker, leveret_clock: VirtualClock) -> Asked:
+    """One message that lives, 3,000 behind it that have expired, and two that live."""
+    declare(leveret_broker, [b"first"])
+    declare(leveret_broker, [b"dead"] * 3000, expiration="1000")
+    declare(leveret_broker, [b"second", b"third"])
+    leveret_clock.advance(5)
+    return Asked(leveret_broker)
+
+
+def test_a_lease_that_would_be_of_dead_messages_alone_is_of_those_behind_them(mixed, monkeypatch):
+    opened = mixed.open()
+    buried, bury = [], deadletters._bury
+
+    def watched(*said: Any, **more: Any) -> None:
+        buried.append(said)
+        bury(*said, **more)
+
+    monkeypatch.setattr(deadletters, "_bury", watched)
+    assert mixed.lease(opened, 0, max_messages=1).messages == 1
+    assert mixed.lease(opened, 1, max_messages=1000).messages == 2
+    assert mixed.offsets(opened, 1, 2) == [3001, 3002]
+    assert len(buried) < 20, "many at once"
+
+
+def test_who_would_have_to_wait_for_many_dead_ones_is_told_to_ask_again(mixed):
+    opened = mixed.open()
+    end, answers = 1, []
+    mixed.lease(opened, 0, max_messages=1)
+    while end == 1 and len(answers) < 100:
+        answers.append(mixed.lease(opened, 1, max_messages=100))
+        end = getattr(answers[-1], "end", 1)
+    assert {answer.kind for answer in answers[:-1]} == {"busy"}
+    assert "had all expired" in answers[0].text
+    assert answers[-1].messages == 2
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from leveret.broker.leases import LeaseRefused
 from leveret.flight import actions
 from leveret.flight.tickets import StageDescriptor, unpack_ranges
 from leveret.server.flight.answers import Answers
+from leveret.storage.records import Message
 from leveret.storage.segment import Segment
 from leveret.testing.broker import Broker
 from tests.server.asking import durably
@@ -147,6 +148,16 @@ class TestStages:
             assert asked(actions.Commit("/", f"bob-{number}", 1 + number, []), "bob").known is False
         assert all(asked(actions.Commit("/", f"ann-{number}", 7, []), "ann").known for number in range(5))
 
+    def test_a_query_is_remembered_while_another_user_has_more_of_them(self, asked, monkeypatch):
+        monkeypatch.setattr("leveret.broker.stages.QUERIES_MAX", 10)
+        for name in ("ann", "bob"):
+            add_user(asked.broker, name)
+        asked(actions.Commit("/", "ann's", 7, []), "ann")
+        for number in range(9):
+            asked(actions.Commit("/", f"bob-{number}", 0, []), "bob")
+        asked(actions.Commit("/", "of ann once", 0, []), "ann")
+        assert asked(actions.Commit("/", "ann's", 7, []), "ann").known
+
     def test_a_message_that_nobody_could_get_is_not_taken(self, asked, monkeypatch):
         refused = asked.stage("s", [b"x"], before=0, header={"headers": {"trace": "x" * 140_000}})
         assert refused.code == 406
@@ -268,6 +279,21 @@ class TestRoom:
 
         asked.broker.call(both)
 
+    def test_consumers_that_are_waiting_make_room_first(self, asked):
+        self.declared(asked, {"x-max-length": 10})
+        asked.stage("task", [self.TWO] * 6, before=0)
+        broker = asked.broker.server.broker
+        queue, stages = broker.vhosts["/"].queues[QUEUE], broker.vhosts["/"].batches()
+        connection = pika.BlockingConnection(pika.URLParameters(asked.broker.url))
+        connection.channel().basic_consume(QUEUE, lambda *_: None)
+
+        def both():
+            queue.append([Message(b"", QUEUE.encode(), encode({}, 2), self.TWO)] * 5)
+            return stages.commit("writer", 0, ["task"], user=broker.accounts.users["guest"])
+
+        assert asked.broker.call(both) == 6
+        connection.close()
+
     def test_a_task_that_writes_too_much_hears_of_it_before_its_end(self, asked):
         self.declared(asked, {"x-max-length": 10})
         assert asked.stage("task", [self.TWO] * 6, before=0) == actions.Done()
@@ -313,6 +339,23 @@ class TestMemory:
             assert asked.lease(opened, 2, max_bytes=1).messages == 1
             assert asked.offsets(opened, 2, 3) == [9]
             assert len(loads) <= 1
+
+    def test_a_commit_reads_no_bodies_to_see_if_they_fit(self, tmp_path, loads):
+        with Broker(tmp_path) as broker:
+            declare(broker, [], {"x-max-length-bytes": 1 << 30, "x-overflow": "reject-publish"})
+            asked = Asked(broker)
+            for before in range(0, 200, 50):
+                asked.stage("task", [b"x" * BODY_BYTES] * 50, before=before)
+        with Broker(tmp_path) as broker:
+            assert Asked(broker)(actions.Commit("/", "writer", 0, ["task"])).messages == 200
+            assert len(loads) <= 1, "the first message may be one that expires"
+
+    def test_a_lease_of_a_queue_with_priorities_is_bounded(self, leveret_broker, monkeypatch):
+        monkeypatch.setattr("leveret.broker.weighing.COUNT_MAX", 10)
+        declare(leveret_broker, [b"x"] * 25, {"x-max-priority": 5})
+        asked = Asked(leveret_broker)
+        opened = asked.open()
+        assert [asked.lease(opened, number).messages for number in range(4)] == [10, 10, 5, 0]
 
     @pytest.mark.parametrize(
         ("arguments", "said"),

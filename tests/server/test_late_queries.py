@@ -141,6 +141,21 @@ def test_what_another_has_taken_of_it_is_the_others_own_to_settle(late):
     late.broker.wait_until_depth(QUEUE, 7)
 
 
+def test_what_another_returns_of_what_it_has_committed_does_not_come_again(late):
+    with consuming(late.broker) as channel:
+        assert taken(channel, 2) == BODIES[:2]
+        assert late.asked.lease(late.run, 1, max_messages=3).end == 2
+        channel.basic_nack(2, requeue=True)
+        late.broker.wait_until_depth(QUEUE, 4)
+        assert late.asked.lease(late.run, 2, max_messages=3).messages == 3
+    late.broker.wait_until_depth(QUEUE, 1)
+    late.restart()
+    late.run = late.asked.open()
+    assert late.asked.lease(late.run, 3).messages == 0
+    assert late.counts() == (0, 0)
+    assert late.query().expired == {}
+
+
 def test_it_may_be_late_again_and_again(late):
     for _ in range(3):
         assert late.plan() == late.batch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -191,6 +192,25 @@ def test_a_stage_that_expires_lets_readers_go_on(ask):
     while not received:
         connection.process_data_events(10)
     assert received == [b"x"]
+    connection.close()
+
+
+@pytest.mark.parametrize("where", ["last", "1s", datetime(2100, 1, 1, tzinfo=UTC)])
+def test_who_begins_behind_all_there_is_gets_the_rows_that_are_committed_later(ask, where):
+    received = []
+    ask.stage(0, [b"a", b"b"])
+    ask.broker.clock.advance(10)
+    connection = pika.BlockingConnection(pika.URLParameters(ask.broker.url))
+    channel = connection.channel()
+    channel.basic_qos(prefetch_count=5)
+    channel.basic_consume(
+        "s0", lambda *found: received.append(found[3]), arguments={"x-stream-offset": where}
+    )
+    ask(actions.Commit("/", "writer", 0, ["task"]))
+    ask.publish(b"c")
+    while b"c" not in received:
+        connection.process_data_events(10)
+    assert received == [b"a", b"b", b"c"]
     connection.close()
 
 

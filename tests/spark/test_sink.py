@@ -323,6 +323,17 @@ def test_rows_that_do_not_come_fail_the_task_whatever_the_broker_does(monkeypatc
     assert failed.value is error
 
 
+@pytest.mark.parametrize("error", [OSError("the JVM is gone"), pa.ArrowInvalid("no such batch")])
+def test_what_the_rows_source_raises_is_not_blamed_on_the_broker(run, leveret, queue, error):
+    def batches():
+        yield bodies("a")
+        raise error
+
+    with pytest.raises(type(error)) as failed:
+        run(stream(leveret, queue), batches())
+    assert failed.value is error
+
+
 def test_a_broker_that_does_not_come_back_fails_the_task(own_leveret, run):
     writer = stream(own_leveret, declare(own_leveret.url, "orders"), broker_timeout_s=0.3)
     own_leveret.stop()

@@ -1,5 +1,6 @@
 """RabbitMQ's streams by offset: batches, restarts, ranges, and what retention has deleted."""
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -308,10 +309,11 @@ def test_offsets_that_are_deleted_after_the_plan_fail_the_task(rabbitmq, shorten
         rows_of(StreamBatchReader(strict), partitions, strict)
 
 
-def test_without_fail_on_data_loss_what_is_left_is_read(rabbitmq, shortened):
+def test_without_fail_on_data_loss_what_is_left_is_read_and_that_is_said(rabbitmq, shortened, caplog):
     chosen = options(rabbitmq.url, shortened, startingOffset="0", failOnDataLoss="false")
     reader = StreamBatchReader(chosen)
     found = rows_of(reader, reader.partitions(), chosen)
+    assert re.search(r"offset 0 of stream '.*' is deleted: .*: the query goes on from there", caplog.text)
     assert [body for _, body in found] == LONG[-len(found) :]
     assert 0 < len(found) < 90
     offsets = [offset for offset, _ in found]

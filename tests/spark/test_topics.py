@@ -301,6 +301,26 @@ def test_a_group_that_was_deleted_ends_the_run_and_the_next_one_goes_on(leveret,
     assert lag(leveret, topic, "lake") == 0
 
 
+@pytest.mark.parametrize("position", ["latest", "3"])
+def test_when_its_group_is_made_again_what_the_checkpoint_does_not_name_is_read_from_its_beginning(
+    leveret, topic, options, position
+):
+    options["startingPosition"] = position
+    spread(leveret.url, topic, bodies(0, 30))
+    run = Run({}, **options)
+    run.batch()
+    groups = leveret.server.broker.vhosts["/"].groups
+    leveret.call(lambda: groups.delete(groups.get(topic, "lake")))
+    make_stream(leveret.url, f"{topic}-new")
+    append(leveret.url, f"{topic}-new", bodies(50, 60))
+    with channel(leveret.url) as binding:
+        binding.queue_bind(f"{topic}-new", topic, "1")
+    again = Run(run.checkpoint, **options)
+    assert bodies(50, 60) == [body for body in sorted(taken(again.batch())) if body >= bodies(50, 51)[0]]
+    again.batch()
+    assert lag(leveret, topic, "lake") == 0
+
+
 # what is gone
 
 

@@ -60,8 +60,7 @@ def drop_expired(queue: Queue, *, before_us: int) -> None:
                     queue.broker.timers.set((queue, "expiry"), due, queue.wake)
                 break
             expired.append(record.offset)
-        together = [(each, each + 1) for each in expired] if queue.prioritised else ranges_of(expired)
-        done = deadletters.bury(queue, together, Reason.EXPIRED, in_flight=False)
+        done = _bury(queue, expired, in_flight=False)
         buried += len(expired)
         if not done or len(expired) < len(records):
             return
@@ -77,16 +76,16 @@ def is_possible(queue: Queue, count: int) -> bool:
 
 def bury_expired(queue: Queue, records: list[Record], *, before_us: int) -> list[Record]:
     """What of the records just taken is alive; the others are buried."""
-    dead: list[Range] = []
+    dead: list[int] = []
     alive = []
     for record in records:
         due = due_us(queue, record)
         if due is not None and due < before_us:
-            dead.append((record.offset, record.offset + 1))
+            dead.append(record.offset)
         else:
             alive.append(record)
     if dead:
-        deadletters.bury(queue, dead, Reason.EXPIRED, in_flight=True)
+        _bury(queue, dead, in_flight=True)
     return alive
 
 
@@ -100,6 +99,12 @@ def restart_disuse(queue: Queue) -> None:
     else:
         due = queue.broker.now_us() + 1000 * expires_ms
         queue.broker.timers.set((queue, "disuse"), due, lambda: _delete(queue))
+
+
+def _bury(queue: Queue, expired: Sequence[int], *, in_flight: bool) -> bool:
+    """In the order in which they would have been delivered; many at once, where that is the log's."""
+    together = [(each, each + 1) for each in expired] if queue.prioritised else ranges_of(expired)
+    return deadletters.bury(queue, together, Reason.EXPIRED, in_flight=in_flight)
 
 
 def _delete(queue: Queue) -> None:

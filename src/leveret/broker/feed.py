@@ -252,7 +252,7 @@ class Feed(Source):
 
     def _bury_worn_out(self, records: list[Record], limit: int) -> list[Record]:
         """A crash returns what was in flight without asking for the limit: it is seen here."""
-        worn_out = [offset for offset, count in self.returns(records).items() if count > limit]
+        worn_out = {offset for offset, count in self.returns(records).items() if count > limit}
         if not worn_out:
             return records
         over = ranges_of(sorted(worn_out))

@@ -36,6 +36,8 @@ _QUERY_BYTES_MAX: Final = 200
 _AGAIN_US: Final = 1_000_000
 _RUNS_MAX: Final = 16
 """So many are known: who asks twice does so soon."""
+_TRIES: Final = 4
+"""How often a lease is looked for among messages that turn out to be dead: all others wait meanwhile."""
 
 
 class LeaseRefused(PreconditionFailed):
@@ -254,7 +256,7 @@ class Leases:
     def settle(self, query: Query, through: int) -> None:
         """Everything up to this lease is committed: its messages are acked.
 
-        So are those that had gone back to the queue, as far as nobody has taken them.
+        So are those that had gone back to the queue: at once, or when who has taken them returns them.
         """
         if through > query.last:
             raise LeaseRefused(
@@ -266,6 +268,8 @@ class Leases:
         self._check_begun(query, through)
         done = [lease for number, lease in query.leases.items() if number <= through]
         late = [lease for number, lease in query.expired.items() if number <= through]
+        away = {lease.number: self.queue.progress.in_flight.within(lease.ranges) for lease in late}
+        late = [lease for lease in late if not lease.ranges or lease.ranges != away[lease.number]]
         if through <= query.settled and not (done or late):
             return
         settled = max(query.settled, through)
@@ -273,7 +277,11 @@ class Leases:
         change = self._notes.change(settlement.transaction)
         for lease in (*done, *late):
             settlement.add(lease, lease.ranges, Outcome.ACKED)
-            change.remove(lease.key)
+        change.remove(lease.key for lease in (*done, *late) if not away.get(lease.number))
+        left = [msgspec.structs.replace(lease, ranges=away[lease.number]) for lease in late]
+        left = [lease for lease in left if lease.ranges]
+        for lease in left:
+            change.put(lease)
         change.put(replace(query, settled=settled).note())
         settlement.commit()
         change.done()
@@ -283,6 +291,7 @@ class Leases:
             del query.leases[lease.number]
         for lease in late:
             del query.expired[lease.number]
+        query.expired.update((lease.number, lease) for lease in left)
 
     def reject(self, name: str, ranges: Sequence[Range], *, why: bytes = b"") -> None:
         """What the query has of these is among its rejects: settled as that, and in no lease any more."""
@@ -366,11 +375,21 @@ class Leases:
         """What the query gets of what is ready: within its limits, and no more than its share."""
         queue = self.queue
         queue.catch_up()
-        share = -(-queue.ready // (1 + len(queue.consumers)))
-        count = share if max_messages is None else min(max_messages, share)
-        if max_bytes is not None:
-            count = weighing.within(queue.log, queue.progress.ready_ranges(), count, max_bytes)
-        return queue.lease(count, who=query.label) if count else []
+        for _ in range(_TRIES):
+            share = -(-queue.ready // (1 + len(queue.consumers)))
+            count = share if max_messages is None else min(max_messages, share)
+            if queue.prioritised:  # each is found by itself
+                count = min(count, weighing.COUNT_MAX)
+            if max_bytes is not None:
+                count = weighing.within(queue.log, queue.progress.ready_ranges(), count, max_bytes)
+            ranges = queue.lease(count, who=query.label) if count else []
+            if ranges or not count:
+                return ranges
+        raise LeaseRefused(
+            "busy",
+            f"the next messages of {queue} had all expired, or been returned too often",
+            hint="There may be others behind them: ask again.",
+        )
 
     def _take_again(self, query: Query, lease: LeaseNote) -> None:
         """An expired lease holds its messages again, if all of them are still there."""
@@ -428,7 +447,7 @@ class Leases:
         """After damage: the query that had it is not known any more, and its numbers come again."""
         transaction = self.queue.broker.store.transaction()
         change = self._notes.change(transaction)
-        change.remove(lease.key)
+        change.remove([lease.key])
         transaction.commit()
         change.done()
 
@@ -448,7 +467,7 @@ class Leases:
         for lease in leases:
             change.put(lease)
         for lease in gone:
-            change.remove(lease.key)
+            change.remove([lease.key])
         transaction.commit()
         change.done()
 
@@ -467,11 +486,11 @@ class Leases:
         floor = self._floor
         if forget:
             for lease in (*leases, *query.expired.values()):
-                change.remove(lease.key)
-            went_back = leases or query.expired  # who has committed the last of them is told so
-            above = query.last + 1 if went_back else query.last
+                change.remove([lease.key])
+            went_back = any(number > query.settled for number in (*query.leases, *query.expired))
+            above = query.last + 1 if went_back else query.last  # who has committed the last of them is told
             floor = FloorNote(max(floor.epoch, query.epoch), max(floor.lease, above))
-            change.remove(query.note().key)
+            change.remove([query.note().key])
             change.put(floor)
         transaction.commit()
         change.done()

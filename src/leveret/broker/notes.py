@@ -7,11 +7,12 @@ has to be compacted: the store lets go of settled records by itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Generic, Protocol, TypeVar
 
 import msgspec
 
+from leveret.broker.ranges import ranges_of
 from leveret.storage.cursor import Cursor
 from leveret.storage.journal import Outcome
 from leveret.storage.log import Log
@@ -69,20 +70,21 @@ class Change(Generic[N]):
         self._removed: list[tuple[str | int, ...]] = []
 
     def put(self, note: N) -> None:
-        self._drop(note.key)
+        self._drop([note.key])
         self._put[len(self._transaction.appends)] = note
         record = Message(b"", b"", b"", msgspec.msgpack.encode(note), PERSISTENT)
         self._transaction.append(self._notes.log, [record])
 
-    def remove(self, key: tuple[str | int, ...]) -> None:
-        self._drop(key)
-        self._removed.append(key)
+    def remove(self, keys: Iterable[tuple[str | int, ...]]) -> None:
+        keys = list(keys)
+        self._drop(keys)
+        self._removed += keys
 
-    def _drop(self, key: tuple[str | int, ...]) -> None:
-        kept = self._notes._kept.get(key)
-        if kept is not None:
-            at = kept[0]
-            self._transaction.drop(self._notes.cursor, [(at, at + 1)], Outcome.RETENTION)
+    def _drop(self, keys: Sequence[tuple[str | int, ...]]) -> None:
+        kept = self._notes._kept
+        ranges = ranges_of(sorted(kept[key][0] for key in keys if key in kept))
+        if ranges:
+            self._transaction.drop(self._notes.cursor, ranges, Outcome.RETENTION)
 
     def done(self) -> None:
         """The transaction has been committed."""

@@ -72,19 +72,13 @@ def trim(queue: Queue) -> bool:
 
 
 def body_bytes(queue: Queue, ranges: Sequence[Range]) -> int:
-    """Few are read, as others will be soon; of many only the sizes."""
-    if sum(stop - start for start, stop in ranges) > _AT_ONCE:
-        return sum(brief.body_bytes for brief in queue.log.briefs(ranges))
-    return sum(len(record.body) for record in queue.log.read(ranges))
+    """Of what is in the ranges; no body is read for it."""
+    return sum(brief.body_bytes for brief in queue.log.briefs(ranges))
 
 
 def count_waiting_bytes(queue: Queue) -> int:
-    """After a restart: reads what is ready or delayed, a piece at a time."""
-    total = 0
-    for start, stop in (*queue.progress.ready_ranges(), *queue.progress.delayed.ranges()):
-        for piece in range(start, stop, _AT_ONCE):
-            total += body_bytes(queue, [(piece, min(stop, piece + _AT_ONCE))])
-    return total
+    """After a restart: of what is ready or delayed."""
+    return body_bytes(queue, [*queue.progress.ready_ranges(), *queue.progress.delayed.ranges()])
 
 
 def _room(queue: Queue, message: Message) -> int:

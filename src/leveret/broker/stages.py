@@ -14,6 +14,7 @@ becomes ready at the next start (`leases.show_strays`): a crash behind the commi
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -126,8 +127,10 @@ class Stages:
         self._queues: dict[int, Queue] = {queue.log.id: queue for queue in vhost.queues.values()}
         """Those that stages have rows of, by the ids of their logs."""
         self._stages: dict[StageName, list[StageNote]] = {}
+        self._hidden: dict[int, OffsetSet] = {}
+        """What their parts hold, by the ids of logs."""
         self._committed: dict[str, CommitNote] = {}
-        self._showing: dict[int, dict[Queue, list[Range]]] = {}
+        self._showing: dict[int, list[StageNote]] = {}
         """What was committed, by the number of the commit, and is ready when that is on the disk."""
         for note in self._notes:
             if isinstance(note, CommitNote):
@@ -145,12 +148,8 @@ class Stages:
 
     def hidden(self, queue: Queue) -> OffsetSet:
         """What of a queue nobody may see yet."""
-        id_ = queue.log.id
-        leased = queue.progress.leased
-        parts = (part for parts in self._stages.values() for part in parts)
-        places = [(start, stop) for part in parts for log, start, stop in part.places if log == id_]
-        places += (each for ranges in self._showing.values() for each in ranges.get(queue, ()))
-        return OffsetSet(each for start, stop in places for each in leased.ranges(start, stop))
+        hidden = self._hidden.get(queue.log.id, OffsetSet())
+        return OffsetSet(queue.progress.leased.within(hidden.ranges()))
 
     # writing
 
@@ -186,6 +185,7 @@ class Stages:
         change.done()
         if any(queue.log.id not in self._queues for queue in routed):
             self._queues = {id_: queue for id_, queue in self._queues.items() if not queue.deleted}
+            self._hidden = {id_: rows for id_, rows in self._hidden.items() if id_ in self._queues}
             self._queues.update((queue.log.id, queue) for queue in routed)
         self._add(note)
         for queue, messages in routed.items():
@@ -275,34 +275,32 @@ class Stages:
             if name not in self._stages:
                 raise self._not_there(name)
         shown = [part for name in chosen for part in self._stages[name]]
-        places = self._places(shown)
+        places = self._places([*chain.from_iterable(self._showing.values()), *shown])
         for queue in filter(overflow.refuses, places):
-            shown_soon = (commit.get(queue, ()) for commit in self._showing.values())
-            ranges = [*places[queue], *chain.from_iterable(shown_soon)]
-            _check_room(queue, sum(stop - start for start, stop in ranges), queue.counted_bytes(ranges))
+            count = sum(stop - start for start, stop in places[queue])
+            _check_room(queue, count, queue.counted_bytes(places[queue]))
+        known = set(chosen)
         others = [
-            name
-            for name in self._stages
-            if name.query == query and name.batch <= batch and name not in chosen
+            name for name in self._stages if name.query == query and name.batch <= batch and name not in known
         ]
         transaction = self._store.transaction()
         change = self._notes.change(transaction)
-        for part in shown:
-            change.remove(part.key)
+        change.remove(part.key for part in shown)
         dropped = self._write_drop(transaction, change, others)
         note = CommitNote(query, batch, self._commits + 1, user.name)
         change.put(note)
         forgotten = self._forgotten(note)
-        for each in forgotten:
-            change.remove(self._committed[each].key)
+        change.remove(self._committed[each].key for each in forgotten)
         transaction.commit()
         change.done()
         self._commits += 1
         self._committed[query] = note
         for each in forgotten:
             del self._committed[each]
-        self._showing[note.number] = places
+        self._showing[note.number] = shown
         self._vhost.broker.when_durable(lambda: self._show(note.number))
+        for name in others:
+            self._uncover(self._stages[name])
         self._forget([*chosen, *others])
         for queue in dropped:
             queue.wake()
@@ -312,11 +310,13 @@ class Stages:
 
     def _show(self, number: int) -> None:
         """A commit is durable: its rows are ready, in all queues at once."""
-        places = {queue: ranges for queue, ranges in self._showing.pop(number).items() if not queue.deleted}
+        shown = self._showing.pop(number)
+        places = self._places(shown)
         transaction = self._store.transaction()
         for queue, ranges in places.items():
             transaction.release(queue.cursor, ranges)
         transaction.commit()
+        self._uncover(shown)
         for queue, ranges in places.items():
             queue.came_back(ranges)
 
@@ -335,6 +335,8 @@ class Stages:
         dropped = self._write_drop(transaction, change, names)
         transaction.commit()
         change.done()
+        for name in names:
+            self._uncover(self._stages[name])
         self._forget(names)
         for queue in dropped:
             queue.wake()
@@ -351,8 +353,7 @@ class Stages:
                 ready = [r for start, stop in ranges for r in partition.progress.ready_within(start, stop)]
                 if ready:  # not what retention has taken, or somebody has skipped
                     transaction.drop(partition.cursor, ready, Outcome.DROPPED)
-        for part in parts:
-            change.remove(part.key)
+        change.remove(part.key for part in parts)
         return places
 
     # inside
@@ -392,8 +393,17 @@ class Stages:
 
     def _add(self, note: StageNote) -> None:
         self._stages.setdefault(note.name, []).append(note)
+        for log, start, stop in note.places:
+            self._hidden.setdefault(log, OffsetSet()).add(start, stop)
         timers = self._vhost.broker.timers
         timers.set((self, note.name), note.due_us, lambda: self._expire(note.name))
+
+    def _uncover(self, parts: Iterable[StageNote]) -> None:
+        """They hide nothing any more."""
+        for part in parts:
+            for log, start, stop in part.places:
+                if log in self._hidden:
+                    self._hidden[log].remove(start, stop)
 
     def _expire(self, name: StageName) -> None:
         if name not in self._stages:
@@ -410,18 +420,23 @@ class Stages:
             self._vhost.broker.timers.cancel((self, name))
 
     def _forgotten(self, new: CommitNote) -> list[str]:
-        """Of too many queries the one that has not committed for longest, of the same user if there is one.
+        """Of too many queries the one that has not committed for longest, of the user who has most.
 
         Those of a single batch go first: nobody runs them again.
         """
         if new.query in self._committed or len(self._committed) < QUERIES_MAX:
             return []
-        own = [note for note in self._committed.values() if note.user == new.user]
-        notes = own or self._committed.values()
+        counts = Counter(note.user for note in self._committed.values())
+        most = max(counts, key=lambda user: (counts[user], user == new.user))
+        notes = (note for note in self._committed.values() if note.user == most)
         return [min(notes, key=lambda note: (note.batch > 0, note.number)).query]
 
 
 def _check_room(queue: Queue, count: int, size_bytes: int) -> None:
+    """Consumers that are waiting make some first."""
+    if overflow.has_room(queue, count, size_bytes):
+        return
+    queue.run()
     if not overflow.has_room(queue, count, size_bytes):
         raise LeaseRefused(
             "full",

@@ -171,9 +171,11 @@ class _Staging:
                 with Calls(self.endpoint) as calls:
                     calls.stage(self._descriptor(name), part)
                 return name
-            except BrokerAway:
-                if part.failed is not None:  # the broker went away at the same time, and was heard of last
+            except SparkSideError as error:
+                if part.failed is not None:  # the broker is not to blame, or not alone
                     raise part.failed from None
+                if not isinstance(error, BrokerAway):
+                    raise
                 now_s = self.clock()
                 deadline_s = deadline_s or now_s + self.options.broker_timeout_s
                 if now_s >= deadline_s:

@@ -154,8 +154,8 @@ class SpoolStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             manifest = spool.manifest(number)
             if manifest is not None:
                 manifests.append(manifest)
-            elif self._acks and self._options.fail_on_data_loss:
-                raise self._lost(spool, number)
+            elif self._acks:
+                self._lose(self._lost(spool, number))
         return _split(manifests, self._options.min_partitions)
 
     def commit(self, end: Offset) -> None:
@@ -216,16 +216,21 @@ class SpoolStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _check_start(self, spool: Spool, number: int) -> None:
         """The checkpoint and the spool must have gone the same way."""
-        if not self._acks or not self._options.fail_on_data_loss:
-            return
-        if number > spool.last:
-            raise self._lost(spool, number)
-        if number < spool.settled:
-            raise DataLost(
+        if self._acks and number > spool.last:
+            self._lose(self._lost(spool, number))
+        elif self._acks and number < spool.settled:
+            lost = DataLost(
                 f"the checkpoint is at batch {number} of the spool at {self._place}, which is settled up to "
                 f"{spool.settled}: another checkpoint was used in between",
                 hint="what that read is not in this query's result; failOnDataLoss=false goes on without it",
             )
+            self._lose(lost)
+
+    def _lose(self, lost: DataLost) -> None:
+        """An error, or a warning where loss is allowed."""
+        if self._options.fail_on_data_loss:
+            raise lost
+        self._warn_once(lost.sentence)
 
     def _lost(self, spool: Spool, number: int) -> DataLost:
         if number <= spool.settled:

@@ -259,12 +259,13 @@ def _found(asked: str | datetime, ends: StreamEnds) -> int:
 
 
 def _check_first(options: SourceOptions, ends: StreamEnds, wanted: int) -> None:
-    """`DataLost` if the stream no longer has the offset."""
-    if options.fail_on_data_loss and (first := ends.first()) > wanted:
-        raise DataLost(
-            f"offset {wanted} of stream '{options.subject}' is deleted: the stream begins at {first}",
-            hint="its retention was shorter than the query was away; failOnDataLoss=false goes on from there",
-        )
+    """`DataLost` if the stream no longer has the offset; a warning where loss is allowed."""
+    if (first := ends.first()) > wanted:
+        sentence = f"offset {wanted} of stream '{options.subject}' is deleted: the stream begins at {first}"
+        if options.fail_on_data_loss:
+            hint = "retention was shorter than the query was away; failOnDataLoss=false goes on from there"
+            raise DataLost(sentence, hint=hint)
+        log.warning("%s: the query goes on from there", sentence, extra={"event": "data_lost"})
 
 
 def _cut(first: int, stop: int, at_least: int) -> list[InputPartition]:

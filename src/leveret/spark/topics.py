@@ -58,7 +58,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> Offset:  # noqa: N802  (Spark's name, as are the others)
         """Where the group is: at the starting position, if it is new."""
-        return self._offset({place.stream: place.offset for place in self._begin().places})
+        begun = self._begin(position(self._options.starting))
+        return self._offset({place.stream: place.offset for place in begun.places})
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return limits.default_limit(self._options)
@@ -95,7 +96,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         spans = {stream: span for stream, span in spans.items() if span[0] < span[1]}
         if not spans:
             return []
-        request = cover(self._options, spans, query=self._query, epoch=self._begin().epoch)
+        request = cover(self._options, spans, query=self._query, epoch=self._begin(_BEGINNING).epoch)
         covered = self._ask(request, actions.Covered)
         self._losses.check((part.stream, spans[part.stream][0], part.gone_below) for part in covered.parts)
         return divided(planned(covered), self._connected().location, at_least=self._options.min_partitions)
@@ -121,10 +122,13 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._calls = Calls(self._endpoint)
         return self._calls
 
-    def _begin(self) -> actions.Followed:
-        """Once in the life of a run: earlier runs of the query are refused from then on."""
+    def _begin(self, at: actions.At) -> actions.Followed:
+        """Once in the life of a run: earlier runs of the query are refused from then on.
+
+        A group that is not there is made, at this position. Who has a checkpoint has begun before, and reads
+        what that does not name from its beginning.
+        """
         if self._begun is None:
-            at = position(self._options.starting)
             if self._query:
                 exact = self._options.fail_on_data_loss
                 run = uuid.uuid4().hex
@@ -149,7 +153,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         request = actions.Advance(
             *subject(self._options),
             query=self._query,
-            epoch=self._begin().epoch,
+            epoch=self._begin(_BEGINNING).epoch,
             offsets=offsets,
             stops=self._stops,
             max_messages=max_messages,
@@ -198,7 +202,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     "to one of another broker",
                     hint="start with a new checkpoint",
                 )
-        self._begin()
+        self._begin(_BEGINNING)
         return dict(offset["offsets"])
 
 

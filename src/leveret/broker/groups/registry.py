@@ -173,7 +173,7 @@ class Groups:
         notes = self._written()
         transaction = self._vhost.broker.store.transaction()
         change = notes.change(transaction)
-        change.remove((group.subject, group.name))
+        change.remove([(group.subject, group.name)])
         transaction.commit()
         change.done()
         del self._groups[group.subject, group.name]

@@ -3,8 +3,8 @@
     "first" | "last" | "next" | an offset | a point in time | how long ago ("1h", "7D")
 
 `last` is the last message there is (RabbitMQ begins with the last chunk, which is the last message or some
-before it), and `next` what comes from now on. An offset below the first means the first; one above the end is
-waited for.
+before it), and `next` what comes from now on: rows too that are there and not committed yet. So does a time
+after them. An offset below the first means the first; one above the end is waited for.
 """
 
 from __future__ import annotations
@@ -36,14 +36,13 @@ class Position(NamedTuple):
             case "first":
                 return log.first
             case "last":
-                return log.next if stream.last is None else stream.last
+                return stream.decided() if stream.last is None else stream.last
             case "next":
                 return stream.decided()
             case "offset":
                 return max(log.first, self.value)
-            case "ago":
-                return log.first_at(now_us - self.value)
-        return log.first_at(self.value)
+        since_us = now_us - self.value if self.kind == "ago" else self.value
+        return min(log.first_at(since_us), stream.decided())
 
 
 def of_consumer(arguments: Mapping[str, Value], *, queue: str, vhost: str) -> Position:
