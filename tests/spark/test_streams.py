@@ -89,7 +89,8 @@ def test_a_stream_is_read_batch_by_batch(rabbitmq, stream):
     chosen = options(rabbitmq.url, stream, maxMessagesPerTrigger="100")
     reader = StreamReader(chosen)
     offset, found, ends = reader.initialOffset(), [], []
-    assert offset == {"stream": stream, "vhost": "/", "offset": 0}
+    assert offset == {"stream": stream, "vhost": "/", "cluster": offset["cluster"], "offset": 0}
+    assert re.fullmatch(r"leveret\d+@.+", offset["cluster"]), "the name that the tests give it"
     for _ in range(3):
         end = grown(reader, offset)
         found += rows_of(reader, reader.partitions(offset, end), chosen)
@@ -362,6 +363,25 @@ def delete(url: str, stream: str) -> None:
     connection = pika.BlockingConnection(pika.URLParameters(url))
     connection.channel().queue_delete(stream)
     connection.close()
+
+
+def test_a_checkpoint_of_another_broker_is_refused_unless_loss_is_allowed(rabbitmq, stream, caplog):
+    append(rabbitmq.url, stream, bodies(5))
+    reader = StreamReader(options(rabbitmq.url, stream))
+    start = reader.initialOffset()
+    end = grown(reader, start)
+    with pytest.raises(
+        WrongCheckpoint, match=f"is of a stream of broker 'other@host', not of '{end['cluster']}'"
+    ):
+        reader.latestOffset(end | {"cluster": "other@host"}, ReadAllAvailable())
+    before = {key: end[key] for key in end if key != "cluster"}  # as earlier versions wrote it
+    assert reader.latestOffset(before, ReadAllAvailable()) == before
+    reader.stop()
+    lenient = StreamReader(options(rabbitmq.url, stream, failOnDataLoss="false"))
+    append(rabbitmq.url, stream, bodies(3))
+    assert grown(lenient, end | {"cluster": "other@host"})["offset"] == 8
+    assert caplog.text.count("is of a stream of broker 'other@host'") == 1
+    lenient.stop()
 
 
 @pytest.fixture

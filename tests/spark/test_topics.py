@@ -341,6 +341,22 @@ def retire(broker, bodies):
     append(broker.url, "s", bodies)
 
 
+def test_what_retention_took_of_a_partition_that_joined_fails_the_query(aging):
+    topic = make_topic(aging.url, "t", 1)
+    given = {"url": aging.url, "topic": topic, "cursor": "lake"}
+    spread(aging.url, topic, bodies(20, 22))
+    run = Run({}, **given)
+    assert taken(run.batch()) == bodies(20, 22)
+    run.batch()
+    with channel(aging.url) as binding:
+        binding.queue_bind("s", topic, "1")
+    retire(aging, bodies(10, 12))
+    with pytest.raises(DataLost, match="offsets 0 to 9 of stream 's' were deleted before they were read"):
+        Run(run.checkpoint, **given).plan()
+    goes_on = Run(run.checkpoint, failOnDataLoss="false", **given)
+    assert taken(goes_on.batch()) == bodies(10, 12)
+
+
 def test_what_retention_took_before_it_was_read_fails_the_query(aging):
     given = {"url": aging.url, "stream": "s", "cursor": "lake"}
     run = Run({}, **given, maxMessagesPerTrigger="4")

@@ -269,6 +269,13 @@ class StreamEnds:
             with suppress(ClientError):
                 connection.close()
 
+    @property
+    def cluster(self) -> str:
+        """How the broker calls itself; empty if it does not."""
+        assert self._connection is not None
+        session = self._connection.connection.connected(self._options.broker_timeout_s)
+        return str(_run(self._connection, session, self._options).server.get("cluster_name", ""))
+
     def first(self) -> int:
         """The first offset there is; 0 when the stream is empty."""
         with self._follower("first", prefetch=1) as follower:

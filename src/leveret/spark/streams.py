@@ -1,11 +1,11 @@
 """RabbitMQ's streams by their offsets: micro-batches and batch reads. Nothing is consumed, nothing settled.
 
 Owns what offsets mean to Spark: `offset` is the next one to be read, `from` where the query began with the
-stream, so that its first batch is the same when it is run again. Executors read ranges over AMQP, each on a
-connection of its own; how a stream is followed is `following`'s. Offsets of a stream grow, but not always by
-one: a gap is loss only if the stream begins behind it. A stream that ends before the checkpoint is another
-one: RabbitMQ tells a stream from an earlier one of the same name in no other way. Nor does it say when a
-message came in: `enqueued_at` is null.
+stream, so that its first batch is the same when it is run again, `cluster` the broker's name. Executors read
+ranges over AMQP, each on a connection of its own; how a stream is followed is `following`'s. Offsets of a
+stream grow, but not always by one: a gap is loss only if the stream begins behind it. A stream that ends
+before the checkpoint is another one: RabbitMQ tells a stream from an earlier one of the same name in no other
+way. Nor does it say when a message came in: `enqueued_at` is null.
 """
 
 from __future__ import annotations
@@ -73,6 +73,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._available_now = False
         """The query stops at what was known when it began."""
         self._plan_checked = False
+        self._cluster: str | None = None
+        """How the broker calls itself, once it was asked."""
+        self._allowed = ""
+        """Another name in the checkpoint, which was said."""
 
     def initialOffset(self) -> Offset:  # noqa: N802  (Spark's name, as are the others)
         return self._offset(_beginning(self._options, self._opened()))
@@ -190,7 +194,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return max(1, int(size_bytes / max(1.0, self._opened().message_bytes)))
 
     def _offset(self, offset: int) -> Offset:
-        return {"stream": self._options.subject, "vhost": self._options.vhost, "offset": offset}
+        if self._cluster is None:
+            self._cluster = self._opened().cluster
+        identity = {"stream": self._options.subject, "vhost": self._options.vhost}
+        return identity | ({"cluster": self._cluster} if self._cluster else {}) | {"offset": offset}
 
     def _number(self, offset: Offset) -> int:
         mine = self._offset(0)
@@ -201,6 +208,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     f"'{mine[name]}'",
                     hint="each query has a checkpoint of its own",
                 )
+        theirs, ours = offset.get("cluster"), mine.get("cluster")
+        if theirs and ours and theirs != ours and theirs != self._allowed:
+            sentence = f"the checkpoint is of a stream of broker '{theirs}', not of '{ours}'"
+            if self._options.fail_on_data_loss:
+                hint = "start with a new one; if only the broker's name is new, failOnDataLoss=false goes on"
+                raise WrongCheckpoint(sentence, hint=hint)
+            log.warning("%s: the query goes on all the same", sentence, extra={"event": "data_lost"})
+            self._allowed = theirs
         return int(offset["offset"])
 
 

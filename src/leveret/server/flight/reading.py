@@ -321,9 +321,13 @@ def _place(stream: Stream, offset: int) -> actions.Place:
 
 
 def _beginning(stream: Stream, group: Group | None) -> int:
-    """Where a partition is read from that was not there before."""
+    """Where a partition is read from that was not there before.
+
+    Its group begins with it, and retention moves the group, too: that is to be said, and not passed over.
+    """
     if group is not None:
-        return group.partitions[stream.name].progress.low
+        progress = group.partitions[stream.name].progress
+        return progress.low if progress.low > progress.retired_below else 0
     return max(stream.log.first, gone_below(stream))
 
 
