@@ -45,7 +45,8 @@ def test_a_lease_that_would_be_of_dead_messages_alone_is_of_those_behind_them(mi
     assert len(buried) < 20, "many at once"
 
 
-def test_who_would_have_to_wait_for_many_dead_ones_is_told_to_ask_again(mixed):
+def test_who_would_have_to_wait_for_many_dead_ones_is_told_to_ask_again(mixed, monkeypatch):
+    monkeypatch.setattr("leveret.broker.leases._DEAD_MAX", 300)
     opened = mixed.open()
     end, answers = 1, []
     mixed.lease(opened, 0, max_messages=1)

@@ -279,6 +279,20 @@ class TestRoom:
 
         asked.broker.call(both)
 
+    def test_a_commit_is_not_refused_for_a_queue_that_it_does_not_write_to(self, asked):
+        self.declared(asked, {"x-max-length": 10})
+        asked.stage("task", [self.TWO] * 8, before=0)
+        broker = asked.broker.server.broker
+        queue, stages = broker.vhosts["/"].queues[QUEUE], broker.vhosts["/"].batches()
+        guest = broker.accounts.users["guest"]
+
+        def both():
+            assert stages.commit("writer", 0, ["task"], user=guest) == 8
+            queue.append([Message(b"", QUEUE.encode(), encode({}, 2), self.TWO)] * 5)
+            return stages.commit("another", 0, [], user=guest)
+
+        assert asked.broker.call(both) == 0
+
     def test_consumers_that_are_waiting_make_room_first(self, asked):
         self.declared(asked, {"x-max-length": 10})
         asked.stage("task", [self.TWO] * 6, before=0)

@@ -156,6 +156,14 @@ def test_what_another_returns_of_what_it_has_committed_does_not_come_again(late)
     assert late.query().expired == {}
 
 
+def test_what_another_returns_of_it_is_no_batch(late):
+    with consuming(late.broker) as channel:
+        taken(channel, 2)
+        assert late.asked.lease(late.run, 1, settle_only=True).settled == 1
+    late.broker.wait_until_depth(QUEUE, 8)
+    assert late.plan().kind == "settled"
+
+
 def test_it_may_be_late_again_and_again(late):
     for _ in range(3):
         assert late.plan() == late.batch

@@ -36,8 +36,8 @@ _QUERY_BYTES_MAX: Final = 200
 _AGAIN_US: Final = 1_000_000
 _RUNS_MAX: Final = 16
 """So many are known: who asks twice does so soon."""
-_TRIES: Final = 4
-"""How often a lease is looked for among messages that turn out to be dead: all others wait meanwhile."""
+_DEAD_MAX: Final = 16_384
+"""Behind so many messages that turn out to be dead no lease is looked for: all others wait meanwhile."""
 
 
 class LeaseRefused(PreconditionFailed):
@@ -322,7 +322,7 @@ class Leases:
             raise self._lost(query, end)
         found = []
         for number in range(start + 1, end + 1):
-            if number in query.expired:
+            if number in query.expired and number > query.settled:
                 self._take_again(query, query.expired[number])
             if number in query.leases:
                 found.append(query.leases[number])
@@ -375,7 +375,8 @@ class Leases:
         """What the query gets of what is ready: within its limits, and no more than its share."""
         queue = self.queue
         queue.catch_up()
-        for _ in range(_TRIES):
+        looked = 0
+        while looked < _DEAD_MAX:
             share = -(-queue.ready // (1 + len(queue.consumers)))
             count = share if max_messages is None else min(max_messages, share)
             if queue.prioritised:  # each is found by itself
@@ -385,6 +386,7 @@ class Leases:
             ranges = queue.lease(count, who=query.label) if count else []
             if ranges or not count:
                 return ranges
+            looked += count
         raise LeaseRefused(
             "busy",
             f"the next messages of {queue} had all expired, or been returned too often",

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from leveret.broker.queue import Queue
 
 _AT_ONCE = 1024
+_READ_BYTES = 8 << 20
 
 
 def refuses(queue: Queue) -> bool:
@@ -72,13 +73,21 @@ def trim(queue: Queue) -> bool:
 
 
 def body_bytes(queue: Queue, ranges: Sequence[Range]) -> int:
-    """Of what is in the ranges; no body is read for it."""
-    return sum(brief.body_bytes for brief in queue.log.briefs(ranges))
+    """Few are read, as others will be soon; of many, or of large ones, only the sizes."""
+    log, count = queue.log, sum(stop - start for start, stop in ranges)
+    share = _READ_BYTES // max(1, len(ranges))
+    if count > _AT_ONCE or any(stop - start > 1 and log.reach(start, share) < stop for start, stop in ranges):
+        return sum(brief.body_bytes for brief in log.briefs(ranges))
+    return sum(len(record.body) for record in log.read(ranges))
 
 
 def count_waiting_bytes(queue: Queue) -> int:
-    """After a restart: of what is ready or delayed."""
-    return body_bytes(queue, [*queue.progress.ready_ranges(), *queue.progress.delayed.ranges()])
+    """After a restart: reads what is ready or delayed, a piece at a time."""
+    total = 0
+    for start, stop in (*queue.progress.ready_ranges(), *queue.progress.delayed.ranges()):
+        for piece in range(start, stop, _AT_ONCE):
+            total += body_bytes(queue, [(piece, min(stop, piece + _AT_ONCE))])
+    return total
 
 
 def _room(queue: Queue, message: Message) -> int:

@@ -30,6 +30,7 @@ from leveret.broker.accounts import ADMINISTRATOR, User
 from leveret.broker.flags import EXPIRES
 from leveret.broker.leases import LeaseRefused, hold_again
 from leveret.broker.notes import Change, Notes
+from leveret.broker.ranges import joined
 from leveret.broker.streams.stream import Stream
 from leveret.storage import words
 from leveret.storage.errors import StorageError
@@ -276,7 +277,7 @@ class Stages:
                 raise self._not_there(name)
         shown = [part for name in chosen for part in self._stages[name]]
         places = self._places([*chain.from_iterable(self._showing.values()), *shown])
-        for queue in filter(overflow.refuses, places):
+        for queue in filter(overflow.refuses, self._places(shown)):
             count = sum(stop - start for start, stop in places[queue])
             _check_room(queue, count, queue.counted_bytes(places[queue]))
         known = set(chosen)
@@ -389,7 +390,7 @@ class Stages:
                     held = list(queue.progress.leased.ranges(start, stop))
                     if held:  # transient rows do not survive a restart
                         found.setdefault(queue, []).extend(held)
-        return {queue: sorted(ranges) for queue, ranges in found.items()}
+        return {queue: joined(ranges) for queue, ranges in found.items()}
 
     def _add(self, note: StageNote) -> None:
         self._stages.setdefault(note.name, []).append(note)
