@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -24,6 +25,7 @@ from leveret.broker.accounts import hash_password
 from leveret.broker.definitions import PermissionRow, UserRow
 from leveret.flight import actions, schemas
 from leveret.flight.tickets import ReadTicket, StageDescriptor, pack_ranges, unpack_ranges
+from leveret.server.flight.process import check_sizes
 from leveret.storage.cursor import Cursor
 from leveret.storage.journal import Entry, Kind, Outcome
 from leveret.testing.broker import Broker
@@ -422,6 +424,50 @@ class TestStages:
         descriptor = StageDescriptor("/", f"w-{queue}", 0, "task", 60.0)
         with pytest.raises(flight.FlightServerError, match="does not belong to its body"):
             bulk.write_as_they_are(descriptor, [(b"", queue.encode(), header, b"longer")])
+
+    @pytest.mark.parametrize(
+        ("row", "text"),
+        [
+            ((b"x" * 256, b"", HEADER, b""), "a row's exchange has 256 bytes, more than 255"),
+            ((b"", b"x" * 256, HEADER, b""), "a row's routing_key has 256 bytes, more than 255"),
+            ((b"", b"", b"x" * (17 << 20), b""), "a row's header has 17825792 bytes, more than 16777216"),
+            ((b"", b"q", HEADER, b"x" * 101), "message size 101 is larger than configured max size 100"),
+        ],
+        ids=["exchange", "key", "header", "body"],
+    )
+    def test_what_no_message_could_be_does_not_come_as_far_as_the_broker(self, row, text):
+        rows = pa.record_batch([pa.array([each], pa.binary()) for each in row], schema=schemas.WRITE)
+        with pytest.raises(flight.FlightServerError) as caught:
+            check_sizes(rows, 100)
+        assert refusal(caught.value).text == text
+
+    def test_a_request_has_a_size(self, bulk):
+        action = flight.Action(actions.ACTION, b"x" * ((64 << 20) + 1))
+        with pytest.raises(flight.FlightServerError, match="a request has at most 67108864 bytes"):
+            list(bulk.client.do_action(action, bulk.options))
+
+    def test_who_is_held_back_hears_of_names_that_are_no_utf8(self, broker, bulk, queue):
+        turns = broker.server.turns
+
+        def hold_back(on: bool) -> None:
+            turns.broker.set_alarm("memory", on=on)
+            turns._hold_back()
+
+        def write() -> actions.Refused:
+            rows = [(b"\xff", b"", encode({}, 1), b"x")]
+            with pytest.raises(flight.FlightServerError) as caught:
+                bulk.write_as_they_are(StageDescriptor("/", f"w-{queue}", 0, "task", 60.0), rows)
+            return refusal(caught.value)
+
+        broker.call(lambda: hold_back(True))
+        try:
+            with ThreadPoolExecutor(1) as writer:
+                written = writer.submit(write)
+                broker.wait_until(lambda: turns._waiting, "the answer waits")
+                broker.call(lambda: hold_back(False))
+                assert written.result(20).text == "no exchange '?' in vhost '/'"
+        finally:
+            broker.call(lambda: hold_back(False))
 
     def test_names_that_amqp_has_no_room_for_are_refused(self, bulk, queue):
         descriptor = StageDescriptor("/", f"w-{queue}", 0, "task", 60.0, mandatory=False)

@@ -335,6 +335,14 @@ class TestALiveAudit:
             raise ZeroDivisionError
         assert pictures_of(broker) == []
 
+    def test_a_name_that_is_no_utf8_is_in_nobodys_way(self, broker):
+        connection = pika.BlockingConnection(pika.URLParameters(broker.url))
+        for each in broker.call(lambda: list(broker.server.turns.sockets)):
+            each.name = "caf\udce9"
+        taken = Bulk(port_of(broker)).ask(actions.TakePicture(NAME))
+        assert isinstance(taken, actions.Taken)
+        connection.close()
+
     def test_a_picture_that_was_dropped_can_not_be_read(self, broker):
         bulk = Bulk(port_of(broker))
         taken = bulk.ask(actions.TakePicture(NAME))

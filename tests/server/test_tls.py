@@ -20,7 +20,10 @@ import pytest
 
 from leveret.client import BlockingConnection, NotConnected
 from leveret.spark.endpoint import find
+from leveret.spark.errors import BrokerRefused
 from leveret.spark.options import SourceOptions
+from leveret.testing.broker import Broker
+from tests.client.proxy import Proxy
 from tests.e2e.serving import Serving
 
 LARGE = b"x" * (3 << 20)
@@ -104,6 +107,26 @@ def test_who_does_not_read_gets_everything_when_it_does(port, trusting):
         while len(came) < 20:
             slow.process_data_events(time_limit=20)
         assert came == [len(LARGE) - number for number in range(20)]
+
+
+class Terminator(Proxy):
+    """TLS ends here, and the broker behind it knows nothing of it."""
+
+    context: ssl.SSLContext
+
+    def _connect(self, client: socket.socket) -> None:
+        super()._connect(self.context.wrap_socket(client, server_side=True))
+
+
+def test_spark_does_not_send_in_clear_what_was_to_be_secret(certificate, tmp_path):
+    with Broker(tmp_path, flight=True) as broker, Terminator(broker.url) as gate:
+        gate.context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        gate.context.load_cert_chain(certificate, certificate.with_name("key.pem"))
+        given = {"url": gate.url.replace("amqp:", "amqps:"), "queue": "q", "tlsCaFile": str(certificate)}
+        with pytest.raises(BrokerRefused, match="takes Flight calls without TLS, and url is one with TLS"):
+            find(SourceOptions.parse(given))
+        safe = f"grpc+tcp://127.0.0.1:{broker.endpoint.port}"
+        assert find(SourceOptions.parse(given | {"flightUrl": safe})).location == safe
 
 
 def test_the_toolkit_trusts_only_whom_it_should(port, trusting):

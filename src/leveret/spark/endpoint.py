@@ -88,6 +88,12 @@ def _ask(options: BrokerOptions, timeout_s: float) -> Endpoint | None:
             return None
         product = str(session.server.get("product", "an unknown broker"))
         location = _location(session.server, session.endpoint.host)
+        if session.endpoint.tls and location and not (location.startswith("grpc+tls") or options.flight_url):
+            raise BrokerRefused(
+                f"the broker at {options.where} takes Flight calls without TLS, and url is one with TLS",
+                code=403,
+                hint="serve with --tls-cert and --tls-key; or say flightUrl, where the way there is safe",
+            )
         answered = _urls(options).index(session.endpoint)
         return Endpoint(options, product, location and (options.flight_url or location), answered)
     finally:

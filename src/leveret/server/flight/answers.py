@@ -181,11 +181,20 @@ class Answers:
         return queue
 
 
+def readable(text: str) -> str:
+    """Names that are no UTF-8 can be in it, and an answer is UTF-8.
+
+    >>> readable("no exchange '\\udcff'")
+    "no exchange '?'"
+    """
+    return text.encode("utf-8", "replace").decode()
+
+
 def refused(error: AmqpError | StorageError) -> actions.Refused:
     if isinstance(error, LeaseRefused):
-        return actions.Refused(error.code, error.sentence, error.hint, error.kind)
+        return actions.Refused(error.code, readable(error.sentence), error.hint, error.kind)
     if isinstance(error, AmqpError):
-        return actions.Refused(error.code, error.sentence)
+        return actions.Refused(error.code, readable(error.sentence))
     return actions.Refused(541, error.message, error.hint, "busy" if isinstance(error, WriteFailed) else "")
 
 

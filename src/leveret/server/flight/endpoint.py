@@ -25,7 +25,7 @@ from leveret.broker.accounts import GUEST
 from leveret.broker.broker import Broker
 from leveret.flight import actions, tickets
 from leveret.server.flight import wire
-from leveret.server.flight.answers import Answers, refused
+from leveret.server.flight.answers import Answers, readable, refused
 from leveret.server.turns import Turns
 from leveret.storage.errors import StorageError
 
@@ -111,7 +111,12 @@ class FlightEndpoint:
 
     async def _launch(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         ours, theirs = socket.socketpair()
-        settings = json.dumps({**asdict(self._settings), "port": self._port, "fd": theirs.fileno()})
+        ours_to_say = {
+            "port": self._port,
+            "fd": theirs.fileno(),
+            "message_max_bytes": self._broker.limits.message_max_bytes,
+        }
+        settings = json.dumps(asdict(self._settings) | ours_to_say)
         with theirs:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -182,16 +187,17 @@ class FlightEndpoint:
             case wire.Ask():
                 self._turns.begin()
                 answer = self._answers.to(question.user, actions.decode_request(question.request))
-                self._reply(number, answer, writer, durable=True)
+                self._reply(number, answer, writer)
             case wire.Stage():
                 self._turns.begin()
                 descriptor = tickets.decode_descriptor(question.descriptor)
                 stage = self._answers.stage
                 answer = stage(question.user, descriptor, question.rows, before=question.before)
                 if question.rows:  # who gets no answer sends no more
-                    self._turns.when_caught_up(lambda: self._reply(number, answer, writer, durable=False))
+                    reply = wire.frame(number, wire.Answered(actions.encode(answer)))
+                    self._turns.when_caught_up(lambda: writer.write(reply))
                 else:
-                    self._reply(number, answer, writer, durable=True)
+                    self._reply(number, answer, writer)
             case wire.View():
                 self._begin(self._view(number, question, writer))
             case wire.Checkpoint():
@@ -202,15 +208,13 @@ class FlightEndpoint:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _reply(
-        self, number: int, answer: actions.Answer, writer: asyncio.StreamWriter, *, durable: bool
-    ) -> None:
-        """At once, or when what it says is `durable`; a refusal says nothing of the kind."""
+    def _reply(self, number: int, answer: actions.Answer, writer: asyncio.StreamWriter) -> None:
+        """When what it says is durable; a refusal says nothing of the kind."""
         reply = wire.frame(number, wire.Answered(actions.encode(answer)))
-        if durable and not isinstance(answer, actions.Refused):
-            self._broker.when_durable(lambda: writer.write(reply))
-        else:
+        if isinstance(answer, actions.Refused):
             writer.write(reply)
+        else:
+            self._broker.when_durable(lambda: writer.write(reply))
 
     async def _view(self, number: int, question: wire.View, writer: asyncio.StreamWriter) -> None:
         """What is in memory is written first, because the process reads files."""
@@ -233,7 +237,10 @@ class FlightEndpoint:
             await asyncio.get_running_loop().run_in_executor(None, self._broker.store.checkpoint)
             self._turns.begin()  # whoever waits for a sync has had one
             self._broker.synced()
-            reply: wire.Reply = wire.Checkpointed(taken_us, self._turns.round_trips_us())
+            round_trips_us = self._turns.round_trips_us()
+            reply: wire.Reply = wire.Checkpointed(
+                taken_us, {readable(name): each_us for name, each_us in round_trips_us.items()}
+            )
         except (AmqpError, StorageError) as error:
             reply = wire.Answered(actions.encode(refused(error)))
         except Exception:  # ours, as in `_view`

@@ -31,6 +31,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import flight
 
 from leveret.flight import actions, schemas, tickets
@@ -52,6 +53,9 @@ _STAGE_ROWS: Final = 2000
 """Rows that the broker takes at once: some milliseconds of its time."""
 _STAGE_BYTES: Final = 4 << 20
 _TIMEOUT_S: Final = 120.0
+_SIZES_MAX: Final = (255, 255, 16 << 20)
+"""Of an exchange, a routing key, and a content header: the broker knows what fits into its frames."""
+_REQUEST_BYTES_MAX: Final = 64 << 20
 _AUTH: Final = "auth"
 _NICER: Final = 5
 """So far behind the broker in the line for a processor, and behind all who did not ask for another place."""
@@ -138,6 +142,7 @@ class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
             paths = (settings["tls_certificate"], settings["tls_key"])
             certificates = [tuple(Path(path).read_bytes() for path in paths)]
         self._directory = settings["directory"]
+        self._message_max_bytes: int = settings["message_max_bytes"]
         self._line = line
         self._pictures = Pictures(self._directory)
         self._pictures.watch()
@@ -152,6 +157,8 @@ class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
         user = self._user(context)
         if action.type != actions.ACTION:
             raise flight.FlightServerError(f"there is no action '{action.type}', only '{actions.ACTION}'")
+        if action.body.size > _REQUEST_BYTES_MAX:
+            raise flight.FlightServerError(f"a request has at most {_REQUEST_BYTES_MAX} bytes")
         request = action.body.to_pybytes()
         asked = _read(actions.decode_request, request)
         if isinstance(asked, actions.TakePicture | actions.DropPicture):
@@ -249,6 +256,7 @@ class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
         for chunk in reader:
             if any(column.null_count for column in chunk.data.columns):
                 raise flight.FlightServerError("rows must be without nulls: an empty name is b''")
+            check_sizes(chunk.data, self._message_max_bytes)
             rows = list(zip(*(column.to_pylist() for column in chunk.data.columns), strict=True))
             for some in _slices(rows):
                 self._stage(wire.Stage(user, descriptor.command, some, before))
@@ -291,12 +299,23 @@ def _behind(ranges: list[tuple[int, int]], last: int) -> list[tuple[int, int]]:
     return [(max(start, last + 1), stop) for start, stop in ranges if stop > last + 1]
 
 
+def check_sizes(rows: pa.RecordBatch, message_max_bytes: int) -> None:
+    """What no message could be is not sent to the broker, which has others to serve."""
+    longest = [pc.max(pc.binary_length(column)).as_py() or 0 for column in rows.columns]
+    for name, size, limit in zip(schemas.WRITE.names, longest, _SIZES_MAX, strict=False):
+        if size > limit:
+            raise _error(actions.Refused(406, f"a row's {name} has {size} bytes, more than {limit}"))
+    if longest[-1] > message_max_bytes:
+        sentence = f"message size {longest[-1]} is larger than configured max size {message_max_bytes}"
+        raise _error(actions.Refused(406, sentence))
+
+
 def _slices(rows: list[Any]) -> Iterator[list[Any]]:
     some: list[Any] = []
     size = 0
     for row in rows:
         some.append(row)
-        size += len(row[2]) + len(row[3])
+        size += sum(map(len, row))
         if len(some) >= _STAGE_ROWS or size >= _STAGE_BYTES:
             yield some
             some, size = [], 0

@@ -12,7 +12,6 @@ from typing import Final
 import msgspec
 
 LENGTH: Final = Struct("<I")
-FRAME_BYTES_MAX: Final = 1 << 30
 
 
 class _Message(msgspec.Struct, frozen=True, tag=True, array_like=True):
