@@ -98,7 +98,7 @@ def knock(port: int) -> Exception:
 
 def settings(directory: Path, port: int) -> dict[str, object]:
     listens = {"host": "127.0.0.1", "port": port, "tls_certificate": None, "tls_key": None}
-    return {"directory": str(directory), **listens}
+    return {"directory": str(directory), "message_max_bytes": 1 << 20, **listens}
 
 
 def test_a_process_that_says_something_unreadable_is_started_again(tmp_path, monkeypatch, caplog):
