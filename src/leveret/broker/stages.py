@@ -276,10 +276,9 @@ class Stages:
             if name not in self._stages:
                 raise self._not_there(name)
         shown = [part for name in chosen for part in self._stages[name]]
-        places = self._places([*chain.from_iterable(self._showing.values()), *shown])
         for queue in filter(overflow.refuses, self._places(shown)):
-            count = sum(stop - start for start, stop in places[queue])
-            _check_room(queue, count, queue.counted_bytes(places[queue]))
+            soon = self._places([*chain.from_iterable(self._showing.values()), *shown])[queue]
+            _check_room(queue, sum(stop - start for start, stop in soon), queue.counted_bytes(soon))
         known = set(chosen)
         others = [
             name for name in self._stages if name.query == query and name.batch <= batch and name not in known

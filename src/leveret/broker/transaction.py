@@ -99,9 +99,9 @@ class Buffer:
 
 def _check_room(work: Work) -> None:
     """A queue that refuses one of the messages refuses them all: the code and text are RabbitMQ's."""
-    for queue, messages in work.appended.items():
-        size_bytes = sum(len(message.body) for message in messages)
-        if overflow.refuses(queue) and not overflow.has_room(queue, len(messages), size_bytes):
+    for queue in filter(overflow.refuses, work.appended):
+        messages = work.appended[queue]
+        if not overflow.has_room(queue, len(messages), sum(len(message.body) for message in messages)):
             raise PreconditionFailed("partial tx completion")
 
 
