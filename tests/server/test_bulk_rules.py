@@ -148,6 +148,16 @@ class TestStages:
             assert asked(actions.Commit("/", f"bob-{number}", 1 + number, []), "bob").known is False
         assert all(asked(actions.Commit("/", f"ann-{number}", 7, []), "ann").known for number in range(5))
 
+    def test_rows_that_were_shown_are_a_querys_like_any_others(self, asked):
+        for stage in ("counts", "does not"):
+            asked.stage(stage, [b"1", b"2", b"3"], before=0)
+        assert asked.held() == 0
+        asked(actions.Commit("/", "writer", 0, ["counts"]))
+        opened = asked.open()
+        assert asked.lease(opened, 0).messages == 3
+        assert asked.offsets(opened, 0, 1) == [0, 1, 2]
+        assert asked.held() == 3
+
     def test_a_query_is_remembered_while_another_user_has_more_of_them(self, asked, monkeypatch):
         monkeypatch.setattr("leveret.broker.stages.QUERIES_MAX", 10)
         for name in ("ann", "bob"):
