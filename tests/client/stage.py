@@ -17,7 +17,6 @@ from leveret.amqp.tables import Value
 from leveret.client.backoff import Backoff
 from leveret.client.connection import Connection
 from leveret.client.publisher import Publisher
-from leveret.testing.broker import Broker
 from tests.amqp.session import method_of
 from tests.differential.rabbitmq import free_ports
 
@@ -84,9 +83,3 @@ async def taken(connection: Connection, queue: str) -> list[tuple[dict[str, Valu
 
 async def bodies(publisher: Publisher, queue: str) -> list[bytes]:
     return [body for _, body in await taken(publisher.connection, queue)]
-
-
-def alarm(broker: Broker, *, on: bool) -> None:
-    """The broker is short of memory, or no longer; publishers are told."""
-    server = broker.server
-    broker.call(lambda: (server.turns.begin(), server.broker.set_alarm("memory", on=on)))

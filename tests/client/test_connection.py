@@ -26,7 +26,7 @@ from leveret.client.topology import Queue, Topology
 from leveret.testing.broker import Broker
 from tests.client.proxy import CHANNEL_OPEN, Where
 from tests.client.proxy import Proxy as FrameProxy
-from tests.client.stage import QUICK, WAIT_S, alarm, dead_url
+from tests.client.stage import QUICK, WAIT_S, dead_url
 from tests.differential.rabbitmq import free_ports
 from tests.interop.wire import Proxy
 
@@ -356,13 +356,13 @@ def test_tenants_are_told_that_the_broker_is_blocked(leveret_broker: Broker) -> 
     async def work() -> None:
         async with watched(leveret_broker.url) as (connection, lodger), Publisher(connection) as publisher:
             await publisher.publish(b"", "nowhere")
-            alarm(leveret_broker, on=True)
+            leveret_broker.set_alarm("memory", on=True)
             await lodger.hears("blocked: low on memory")
             failure = connection.failure(2)
             assert isinstance(failure, ConnectionBlocked)
             assert "low on memory" in failure.sentence
             assert failure.hint
-            alarm(leveret_broker, on=False)
+            leveret_broker.set_alarm("memory", on=False)
             await lodger.hears("blocked: None")
 
     run(work())

@@ -13,7 +13,7 @@ from leveret.client.hooks import Hooks, notice, tell
 from leveret.client.publisher import Publisher
 from leveret.client.receipt import Receipt
 from leveret.testing.broker import Broker
-from tests.client.stage import QUICK, WAIT_S, alarm
+from tests.client.stage import QUICK, WAIT_S
 
 
 class Diary(Hooks):
@@ -109,7 +109,7 @@ def test_hooks_hear_that_the_broker_is_blocked(leveret_broker: Broker) -> None:
             for _ in range(3):
                 await diary.next()
             for on in (True, False):
-                alarm(leveret_broker, on=on)
+                leveret_broker.set_alarm("memory", on=on)
                 assert await diary.next() == ("blocked", "low on memory" if on else None)
 
     asyncio.run(work())

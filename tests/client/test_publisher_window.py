@@ -17,7 +17,7 @@ from leveret.client.message import Message
 from leveret.client.publisher import Publisher
 from leveret.client.receipt import Receipt, Status
 from leveret.testing.broker import Broker
-from tests.client.stage import WAIT_S, alarm, bodies, publishing, publishing_to_nobody, taken
+from tests.client.stage import WAIT_S, bodies, publishing, publishing_to_nobody, taken
 
 Fresh = Callable[..., str]
 
@@ -332,14 +332,14 @@ def test_a_broker_that_is_blocked_pauses_publishers_and_tells_them(leveret_broke
         async with publishing(leveret_broker.url, "q") as publisher:
             await publisher.publish(b"0", "q")
             assert publisher.blocked_by is None
-            alarm(leveret_broker, on=True)
+            leveret_broker.set_alarm("memory", on=True)
             while publisher.ready:
                 await asyncio.sleep(0)
             assert publisher.blocked_by == "low on memory"
             with pytest.raises(ConnectionBlocked, match="low on memory"):
                 await publisher.publish(b"given up", "q", timeout_s=0.05)
             waiting = publisher.send(b"1", "q")
-            alarm(leveret_broker, on=False)
+            leveret_broker.set_alarm("memory", on=False)
             assert (await waiting).confirmed
             assert publisher.blocked_by is None
             assert await bodies(publisher, "q") == [b"0", b"1"]

@@ -63,8 +63,7 @@ def low_on_memory(subject: tuple[str, Any]) -> Iterator[Callable[[bool], None]]:
     running = subject[1]
 
     def alarm(on: bool) -> None:
-        broker = running.server.broker
-        running.call(lambda: broker.set_alarm("memory", on=on))
+        running.set_alarm("memory", on=on)
 
     yield alarm
     alarm(False)

@@ -231,12 +231,7 @@ def test_publishers_are_told_when_the_broker_is_short_of_something(
     receiving = consumer.channel()
     receiving.consume("q")
     receiving.delivery()
-    broker.call(
-        lambda: (
-            broker.server.turns.begin(),
-            broker.server.broker.set_alarm("memory", on=True, source="test"),
-        )
-    )
+    broker.set_alarm("memory", on=True)
     assert publisher.own.next(commands.Connection.Blocked).method.reason == "low on memory"
     publishing = later.channel()
     publishing.publish("q", "b")
@@ -246,12 +241,7 @@ def test_publishers_are_told_when_the_broker_is_short_of_something(
     assert not consumer.own.inbox, "consumers go on, and are not told"
     channel.publish("q", "held back")
     assert [each.text for each in receiving.quiet()] in ([], ["b"])
-    broker.call(
-        lambda: (
-            broker.server.turns.begin(),
-            broker.server.broker.set_alarm("memory", on=False, source="test"),
-        )
-    )
+    broker.set_alarm("memory", on=False)
     publisher.own.next(commands.Connection.Unblocked)
     channel.quiet()
     assert broker.call(lambda: broker.server.broker.counters.published) == 3

@@ -186,9 +186,8 @@ def test_only_a_client_with_the_capability_is_told_that_it_is_blocked(
     channel.declare("q")
     channel.publish("q", "1")
     channel.quiet()
-    broker = leveret_broker.server.broker
     for on in (True, False):
-        leveret_broker.call(lambda on=on: broker.set_alarm("memory", on=on))
+        leveret_broker.set_alarm("memory", on=on)
     channel.quiet()
     told = [got.method.name for got in client.own.inbox]
     expected = (

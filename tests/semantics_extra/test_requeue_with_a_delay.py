@@ -199,7 +199,7 @@ def test_who_gives_back_is_not_held_back_as_a_publisher(
     consumer = connect().channel()
     give_back(consumer, taken(consumer).tag, 0)
     consumer.quiet()
-    broker.call(lambda: broker.server.broker.set_alarm("memory", on=True))
+    broker.set_alarm("memory", on=True)
     consumer.quiet()
     assert list(consumer.client.own.inbox) == []
 

@@ -37,6 +37,23 @@ def channel(open_channel: Callable[[], Channel]) -> Channel:
     return channel
 
 
+# short of memory
+
+
+def test_a_publisher_is_held_back_for_as_long_as_the_alarm_is_on(
+    leveret_broker: Broker, channel: Channel
+) -> None:
+    channel.publish("q", "1")
+    channel.quiet()
+    leveret_broker.set_alarm("memory", on=True)
+    assert channel.client.own.next(commands.Connection.Blocked).method.reason == "low on memory"
+    channel.publish("q", "2")
+    assert leveret_broker.call(lambda: leveret_broker.server.turns.held_back)
+    leveret_broker.set_alarm("memory", on=False)
+    channel.client.own.next(commands.Connection.Unblocked)
+    leveret_broker.wait_until_depth("q", 2)
+
+
 # starting and stopping
 
 

@@ -206,6 +206,17 @@ class Broker:
     def url(self) -> str:
         return self.server.url
 
+    # what it lacks
+
+    def set_alarm(self, what: str, *, on: bool) -> None:
+        """As if it were short of `memory` or `disk`, or no longer: publishers are told, and held back."""
+
+        def set_it() -> None:
+            self.server.turns.begin()
+            self.server.broker.set_alarm(what, on=on, source="test")
+
+        self.call(set_it)
+
     # what it holds
 
     def depth(self, queue: str, vhost: str = "/") -> int:
