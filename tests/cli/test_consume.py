@@ -1,6 +1,7 @@
 """`leveret consume` as a process: every message is in the queue or in the output, whatever happens."""
 
 import json
+import select
 import shlex
 import signal
 import subprocess
@@ -225,7 +226,7 @@ def test_kill_9_in_the_middle_loses_nothing(amqp_url: str, fresh: Callable[[str]
     wait_for(lambda: file.exists() and file.stat().st_size > 20_000, "something is written")
     process.kill()
     process.communicate()
-    ran = leveret("consume", queue, "-e", "-o", file, "--idle", 2, url=amqp_url)
+    ran = leveret("consume", queue, "-e", "-o", file, "--idle", 10, url=amqp_url)
     assert ran.code == 0, ran.err
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     assert sorted({int(line["body"]) for line in lines}) == list(range(3000))
@@ -240,10 +241,11 @@ def test_a_reader_that_does_not_read_does_not_keep_it_from_ending(
 ):
     queue = declare(leveret_url, fresh("stuck"), [b"x" * 200_000, b"y"])
     process = started("consume", queue, "--follow", url=leveret_url)
-    wait_until_depth(leveret_url, queue, 0)
+    assert process.stdout is not None
+    readable, _, _ = select.select([process.stdout], [], [], LIMIT_S)
+    assert readable, "it has begun to write, and more than a pipe takes"
     process.send_signal(signal.SIGINT)
     process.wait(LIMIT_S)
-    assert process.stdout is not None
     assert process.stderr is not None
     assert b"took no more" in process.stderr.read()
     assert depth(leveret_url, queue) == 2
@@ -255,7 +257,7 @@ def test_an_ack_that_got_lost_means_that_the_message_comes_again(tmp_path: Path)
         declare(broker.url, "q", HUNDRED)
         broker.faults.drop_connection_at_ack(1)
         file = tmp_path / "out"
-        ran = leveret("consume", "q", "-e", "-o", file, "--idle", 2, "--json", url=broker.url)
+        ran = leveret("consume", "q", "-e", "-o", file, "--idle", 10, "--json", url=broker.url)
         assert ran.code == 0, ran.err
         lines = [json.loads(line) for line in file.read_text().splitlines()]
         assert {line["body"].encode() for line in lines} == set(HUNDRED)

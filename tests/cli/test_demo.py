@@ -24,6 +24,8 @@ from leveret.cli.demo.worker import OrderFailed, check
 from tests.cli import command
 
 ORDERS = 3_000
+MANY = 300_000
+"""They are not over before somebody has looked."""
 BAD = TORN + UNPAID
 ROUTABLE = ORDERS - UNROUTABLE
 VALID = ROUTABLE - BAD
@@ -253,7 +255,7 @@ def test_the_demo_accounts_for_every_message_of_publishers_workers_pipeline_and_
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 def test_ctrl_c_ends_the_demo_and_everything_that_it_has_started(tmp_path):
     place = tmp_path / "demo"
-    process = command.started("demo", "--without-spark", "--orders", ORDERS, "--dir", place, url=NOBODY)
+    process = command.started("demo", "--without-spark", "--orders", MANY, "--dir", place, url=NOBODY)
     read_until(process, b"consumers")
     assert len(left_behind(place)) > 5
     os.kill(process.pid, signal.SIGINT)
@@ -268,7 +270,7 @@ def test_ctrl_c_ends_the_demo_and_everything_that_it_has_started(tmp_path):
 def test_a_demo_under_nohup_outlives_its_terminal_and_all_its_processes_end_when_it_is_killed(tmp_path):
     place = tmp_path / "demo"
     process = command.started(
-        *("demo", "--without-spark", "--orders", ORDERS, "--dir", place),
+        *("demo", "--without-spark", "--orders", MANY, "--dir", place),
         url=NOBODY,
         preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
     )

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from leveret.testing.broker import Broker
-from tests.cli.command import finished, leveret, started
+from tests.cli.command import LIMIT_S, finished, leveret, started
 from tests.cli.queues import bodies, declare, depth, put, take_all, wait_until_depth
 
 NOTHING_ODD = {"homeless": 0, "dry_run": False, "interrupted": False}
@@ -108,7 +108,7 @@ def test_an_origin_that_is_gone_is_an_error_and_loses_nothing(amqp_url: str, fre
 
 
 def test_ctrl_c_ends_it_between_two_messages(leveret_url: str, fresh: Callable[[str], str]):
-    many = [b"%d" % number for number in range(100)]
+    many = [b"%d" % number for number in range(1000)]
     source, to = declare(leveret_url, fresh("source"), many), declare(leveret_url, fresh("to"))
     process = started("redrive", source, "--to", to, "--rate", 10, "--json", url=leveret_url)
     wait_until_depth(leveret_url, to, 5, at_least=True)
@@ -121,11 +121,11 @@ def test_ctrl_c_ends_it_between_two_messages(leveret_url: str, fresh: Callable[[
 
 
 def test_a_broker_that_goes_away_in_the_middle_is_said_and_nothing_is_lost():
-    many = [b"%d" % number for number in range(100)]
+    many = [b"%d" % number for number in range(1000)]
     with Broker() as broker:
         source, to = declare(broker.url, "source", many), declare(broker.url, "to")
         process = started("redrive", source, "--to", to, "--rate", 10, "--json", url=broker.url)
-        broker.wait_until(lambda: broker.depth(to) >= 5, "some are moved")
+        broker.wait_until(lambda: broker.depth(to) >= 5, "some are moved", timeout_s=LIMIT_S)
         broker.restart()
         ran = finished(process)
         assert (ran.code, "leveret: " in ran.err) == (1, True)

@@ -42,6 +42,11 @@ class Ledger:
     queues: set[str] = field(default_factory=set)
     unexpected: list[BaseException] = field(default_factory=list)
 
+    def promises(self) -> list[int]:
+        """How many each kind of client has had."""
+        kept = (self.confirmed, self.settled, self.buried, self.committed)
+        return [*map(len, kept), self.tries.get("again", 0)]
+
 
 def declare(channel: BlockingChannel, ledger: Ledger) -> None:
     """The queues, and one more each time: all of them must outlive the broker."""

@@ -35,6 +35,7 @@ from tests.e2e.broker_workers import (
 )
 from tests.e2e.serving import Serving
 
+WORKED_S = 60
 KILLS = int(os.environ.get("LEVERET_KILLS", "10"))
 
 Drained = dict[str, tuple[bool, dict[str, object]]]
@@ -82,13 +83,22 @@ def check(directory: Path, ledger: Ledger) -> None:
         assert int(str(tried[id_][1].get("x-delivery-count", 0))) >= tries, "the broker has lost count"
 
 
+def wait_until_all_have_worked(ledger: Ledger) -> None:
+    deadline = time.monotonic() + WORKED_S
+    while (least := min(ledger.promises())) <= 10:
+        assert time.monotonic() < deadline, f"a client has had {least} of its promises"
+        time.sleep(0.01)  # threads that tell nobody
+
+
 def test_after_a_kill_everything_that_was_promised_is_so(tmp_path: Path) -> None:
     directory, random, ledger = tmp_path / "data", Random(1), Ledger()
-    for _ in range(KILLS):
+    for life in range(1, KILLS + 1):
         with Serving(directory) as server:
             assert server.is_ready, server.errors
             declare(connect(server).channel(), ledger)
             threads = start(server.url, ledger)
+            if life == KILLS:
+                wait_until_all_have_worked(ledger)
             time.sleep(random.uniform(0.1, 0.7))  # the moment of the kill is what is random here
             server.kill()
             for thread in threads:
@@ -98,9 +108,6 @@ def test_after_a_kill_everything_that_was_promised_is_so(tmp_path: Path) -> None
         shutil.copytree(directory, copy)
         check(copy, ledger)
         shutil.rmtree(copy)
-    promised = ledger.confirmed, ledger.settled, ledger.buried, ledger.committed
-    assert min(map(len, promised)) > 10, "the clients had no time to do anything"
-    assert ledger.tries["again"] > 10
 
 
 def test_a_stop_tells_clients_and_leaves_everything_in_order(tmp_path: Path) -> None:

@@ -415,9 +415,8 @@ def test_no_heartbeat_follows_the_end_of_what_is_sent(
 ) -> None:
     monkeypatch.setattr(server_socket, "_CLOSE_S", 0.8)  # longer than half an interval of heartbeats
     wire = Wire(broker)
-    wire.send(handshake(channel_max=20, heartbeat_s=1))
+    wire.send(handshake(channel_max=20, heartbeat_s=1) + b"\xff" * 20)
     wire.until("connection.open-ok")
-    wire.send(b"\xff" * 20)
     assert names_in(wire.to_the_end()) == ["connection.close 501"]
     broker.wait_until(lambda: not broker.server.turns.sockets, "the socket is gone")
 
