@@ -207,6 +207,15 @@ def test_a_peer_that_sends_heartbeats_is_alive(connect: Callable[..., Client]) -
     assert quiet.channel().quiet() == []
 
 
+def test_a_peer_is_not_silent_because_the_broker_could_not_hear(
+    connect: Callable[..., Client], broker: Broker
+) -> None:
+    client = connect(heartbeat_s=1)
+    client.channel()
+    broker.call(lambda: time.sleep(2.5))  # as on a machine that was suspended
+    assert client.channel().quiet() == []
+
+
 def test_without_heartbeats_none_are_sent(connect: Callable[..., Client], broker: Broker) -> None:
     client = connect(heartbeat_s=0)
     client.channel()
@@ -297,6 +306,7 @@ def test_a_graceful_stop_says_goodbye(channel: Channel, broker: Broker) -> None:
 
 
 def test_a_graceful_stop_confirms_first_what_it_has_taken(channel: Channel, broker: Broker) -> None:
+    broker.server._goodbye_s = 20.0
     channel.declare("q")
     channel.confirm_select()
     channel.publish_confirmed("q", "warm")

@@ -58,6 +58,43 @@ def test_who_would_have_to_wait_for_many_dead_ones_is_told_to_ask_again(mixed, m
     assert answers[-1].messages == 2
 
 
+def test_one_message_is_looked_for_behind_many_dead_ones_in_few_steps(mixed):
+    opened = mixed.open()
+    mixed.lease(opened, 0, max_messages=1)
+    journal = mixed.broker.server.broker.vhosts["/"].queues[QUEUE].cursor.journal
+    before = journal.next
+    assert mixed.lease(opened, 1, max_messages=1).messages == 1
+    assert mixed.offsets(opened, 1, 2) == [3001]
+    assert journal.next - before < 50
+
+
+def test_on_a_full_disk_dead_messages_are_looked_at_once(leveret_broker):
+    with connected(leveret_broker) as channel:
+        channel.queue_declare("dead", durable=True)
+    worn_out = {"x-delivery-limit": 1, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    declare(leveret_broker, [b"x"] * 5, worn_out)
+    queue = leveret_broker.server.broker.vhosts["/"].queues[QUEUE]
+    for _ in range(3):
+        leveret_broker.call(lambda: queue.cursor.give_back(queue.cursor.take(5)))
+    asked = Asked(leveret_broker)
+    opened = asked.open()
+    wal, before = leveret_broker.server.broker.store._wal, queue.cursor.journal.next
+
+    def lease_on_a_full_disk() -> Any:
+        wal.failed = StorageFull("wal/1", OSError(errno.ENOSPC, "No space left on device"))
+        try:
+            request = actions.Lease("/", QUEUE, "nightly", opened.epoch, 0)
+            return Answers(leveret_broker.server.broker).to("guest", request)
+        finally:
+            wal.failed = None
+
+    refused = leveret_broker.call(lease_on_a_full_disk)
+    assert refused.kind == "busy"
+    assert refused.text.endswith("can't be taken, nor buried, before something is written")
+    assert queue.cursor.journal.next - before < 10
+    assert leveret_broker.depth(QUEUE) == 5
+
+
 @pytest.fixture
 def asked(leveret_broker: Broker) -> Asked:
     declare(leveret_broker, [])

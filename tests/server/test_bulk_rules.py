@@ -11,6 +11,7 @@ from leveret.amqp.properties import encode
 from leveret.broker.accounts import hash_password
 from leveret.broker.definitions import PermissionRow, UserRow
 from leveret.broker.leases import LeaseRefused
+from leveret.broker.stages import StageName, Stages, Terms
 from leveret.flight import actions
 from leveret.flight.tickets import StageDescriptor, unpack_ranges
 from leveret.server.flight.answers import Answers
@@ -236,6 +237,18 @@ class TestLeases:
             assert "it was deleted and declared again" in refused.text
         assert asked.held() == 1, "the lease of the new one is not acked"
 
+    def test_a_queue_that_a_query_holds_is_not_deleted_for_disuse(self, leveret_broker, leveret_clock):
+        declare(leveret_broker, [b"x"], {"x-expires": 50})
+        asked = Asked(leveret_broker)
+        opened = asked.open()
+        assert asked.lease(opened, 0).end == 1
+        leveret_clock.advance(0.2)
+        assert asked.lease(opened, 1).settled == 1
+        queues = leveret_broker.server.broker.vhosts["/"].queues
+        assert QUEUE in queues
+        leveret_clock.advance(0.2)
+        leveret_broker.wait_until(lambda: QUEUE not in queues, "nobody uses the queue any more")
+
 
 class TestRoom:
     """A queue that refuses what is too much: rows count when they are to be seen."""
@@ -318,10 +331,61 @@ class TestRoom:
         assert asked.broker.call(both) == 6
         connection.close()
 
+    def test_queues_of_a_batch_are_looked_at_together(self, asked, monkeypatch):
+        """One by one it took their number times as long, and twice that for a commit."""
+        looked = []
+
+        def watched(stages, parts):
+            looked.append(parts)
+            return places(stages, parts)
+
+        places = Stages._places
+        monkeypatch.setattr(Stages, "_places", watched)
+        connection = pika.BlockingConnection(pika.URLParameters(asked.broker.url))
+        channel = connection.channel()
+        channel.exchange_declare("all", "fanout", durable=True)
+        for number in range(20):
+            limits = {"x-max-length": 100, "x-overflow": "reject-publish"}
+            channel.queue_declare(f"q{number}", durable=True, arguments=limits)
+            channel.queue_bind(f"q{number}", "all")
+        connection.close()
+        row = (b"all", b"", encode({"delivery_mode": 2}, 1), b"x")
+        broker = asked.broker.server.broker
+        stages, user = broker.vhosts["/"].batches(), broker.accounts.users["guest"]
+        terms = Terms(user, True, None, 1_000_000)
+
+        def written_and_committed():
+            broker.begin_turn()
+            stages.write(StageName("writer", 0, "task"), [row], terms)
+            stages.write(StageName("writer", 0, "task"), [row], terms, before=1)
+            assert stages.commit("writer", 0, ["task"], user=user) == 2
+
+        asked.broker.call(written_and_committed)
+        assert len(looked) < 20, "less often than there are queues"
+
     def test_a_task_that_writes_too_much_hears_of_it_before_its_end(self, asked):
         self.declared(asked, {"x-max-length": 10})
         assert asked.stage("task", [self.TWO] * 6, before=0) == actions.Done()
         assert asked.stage("task", [self.TWO] * 6, before=6).kind == "full"
+
+
+class TestDeletion:
+    def refused(self, broker: Broker, **only: bool) -> str:
+        connection = pika.BlockingConnection(pika.URLParameters(broker.url))
+        with pytest.raises(pika.exceptions.ChannelClosedByBroker) as caught:
+            connection.channel().queue_delete(QUEUE, **only)
+        connection.close()
+        return caught.value.reply_text
+
+    def test_a_queue_that_a_query_holds_messages_of_is_in_use(self, asked):
+        declare(asked.broker, [b"x"])
+        assert asked.lease(asked.open(), 0).messages == 1
+        assert self.refused(asked.broker, if_unused=True).endswith("queue 'q' in vhost '/' in use")
+
+    def test_a_queue_with_rows_of_a_batch_is_in_use_and_not_empty(self, asked):
+        asked.stage("task", [b"x"], before=0)
+        assert self.refused(asked.broker, if_unused=True).endswith("queue 'q' in vhost '/' in use")
+        assert self.refused(asked.broker, if_empty=True).endswith("queue 'q' in vhost '/' not empty")
 
 
 @pytest.fixture

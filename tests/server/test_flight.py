@@ -182,17 +182,6 @@ class TestLeases:
         (portion,) = bulk.ask(actions.Plan("/", queue, "slow", epoch, 0, 2)).portions
         assert portion.messages == 4
 
-    def test_a_queue_that_a_query_holds_is_not_deleted_for_disuse(self, broker, bulk, channel):
-        name = next(names)
-        channel.queue_declare(name, arguments={"x-expires": 50})
-        channel.basic_publish("", name, b"x")
-        epoch = opened(bulk, name)
-        assert bulk.ask(actions.Lease("/", name, "nightly", epoch, 0)).end == 1
-        time.sleep(0.2)
-        assert bulk.ask(actions.Lease("/", name, "nightly", epoch, 1)).settled == 1
-        queues = broker.server.broker.vhosts["/"].queues
-        broker.wait_until(lambda: name not in queues, "nobody uses the queue any more")
-
     def test_nobody_has_a_queue_alone_that_a_query_holds(self, bulk, channel, queue):
         epoch = opened(bulk, queue)
         bulk.ask(actions.Lease("/", queue, "nightly", epoch, 0))

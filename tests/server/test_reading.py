@@ -122,6 +122,19 @@ def test_aborted_rows_that_retention_takes_are_no_loss(ask):
     assert (stretch.start, stretch.stop, stretch.gone_below) == (0, 3, 0)
 
 
+def test_rows_that_are_undecided_when_retention_comes_are_the_groups_when_they_are_committed(ask):
+    epoch = followed(ask)
+    ask.stage(0, [b"a", b"b"])
+    store = ask.broker.server.broker.store
+    ask.broker.clock.advance(1800)
+    ask.broker.call(lambda: (store.checkpoint(), store.retire(ask.stream().log)))
+    ask(actions.Commit("/", "writer", 0, ["task"]))
+    (stretch,) = advanced(ask, epoch, 0).stretches
+    assert (stretch.start, stretch.stop, stretch.gone_below) == (0, 2, 0)
+    (part,) = ask(actions.Cover(*S, query="q", epoch=epoch, spans={"s0": (0, 2)})).parts
+    assert unpack_ranges(part.ranges) == [(0, 2)]
+
+
 def test_an_abort_settles_for_groups_what_they_have_not_skipped_or_lost(ask):
     followed(ask)
     group = ask.broker.server.broker.vhosts["/"].groups.get("s0", "q")

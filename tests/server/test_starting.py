@@ -22,7 +22,9 @@ class Failing(MemoryDefinitions):
 
     def start(self, committed: Callable[[int], None], failed: Callable[[BaseException], None]) -> None:
         super().start(committed, failed)
-        threading.Thread(target=failed, args=[FULL]).start()
+        reporting = threading.Thread(target=failed, args=[FULL])
+        reporting.start()
+        reporting.join()
 
 
 def test_a_failure_while_it_starts_is_raised_and_nothing_is_left(tmp_path: Path):

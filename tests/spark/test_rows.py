@@ -231,6 +231,13 @@ def test_times_are_whole_seconds_rounded_down():
     assert [row.get("timestamp") for row in sent(timestamp=at)] == [1, 0, None]
 
 
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "UTC", "PST", "UTC+01:00", "GMT+01:00", "Z"])
+@pytest.mark.parametrize("second", [1_761_438_600, 1_761_442_200], ids=["before", "after clocks go back"])
+def test_a_time_is_the_same_second_whatever_the_sessions_time_zone_is(zone, second):
+    at = pa.array([second * 1_000_000 + 999_999], pa.timestamp("us", tz=zone))
+    assert [row["timestamp"] for row in sent(timestamp=at)] == [second]
+
+
 def test_columns_of_nothing_but_null_are_as_good_as_none():
     assert (
         sent(reply_to=pa.nulls(2), headers=maps(None, {}), app_id=texts(None, None))

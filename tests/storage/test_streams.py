@@ -85,6 +85,19 @@ class TestFiles:
         store.checkpoint()
         assert (log.first, log.next) == (3, 3)
 
+    def test_what_one_cursor_has_leased_is_kept_for_the_others(self, store, clock):
+        log = store.create_log(retention=Retention(keep_settled=True, max_age_us=100))
+        own, group = store.create_cursor(log, "own"), store.create_cursor(log, "group")
+        store.append(log, messages(3))
+        own.lease(2)
+        store.checkpoint()
+        clock.now_us += 1000
+        store.retire(log)
+        assert (list(own.progress.ready_ranges()), list(group.progress.ready_ranges())) == ([], [(0, 2)])
+        own.release([(0, 2)])
+        store.retire(log)
+        assert list(group.progress.ready_ranges()) == []
+
     def test_somebody_may_be_in_a_hurry(self, store):
         store.hurry()
         assert store.checkpoint_due

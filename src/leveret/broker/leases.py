@@ -36,8 +36,10 @@ _QUERY_BYTES_MAX: Final = 200
 _AGAIN_US: Final = 1_000_000
 _RUNS_MAX: Final = 16
 """So many are known: who asks twice does so soon."""
-_DEAD_MAX: Final = 16_384
+_DEAD_MAX: Final = 4_096
 """Behind so many messages that turn out to be dead no lease is looked for: all others wait meanwhile."""
+_SWEPT: Final = 256
+"""Where the next are dead, so many are looked at, however few are asked for."""
 
 
 class LeaseRefused(PreconditionFailed):
@@ -377,7 +379,8 @@ class Leases:
         queue.catch_up()
         looked = 0
         while looked < _DEAD_MAX:
-            share = -(-queue.ready // (1 + len(queue.consumers)))
+            ready = queue.ready
+            share = -(-ready // (1 + len(queue.consumers)))
             count = share if max_messages is None else min(max_messages, share)
             if queue.prioritised:  # each is found by itself
                 count = min(count, weighing.COUNT_MAX)
@@ -386,7 +389,16 @@ class Leases:
             ranges = queue.lease(count, who=query.label) if count else []
             if ranges or not count:
                 return ranges
-            looked += count
+            if queue.ready == ready:
+                raise LeaseRefused(
+                    "busy",
+                    f"the next messages of {queue} can't be taken, nor buried, before something is written",
+                    hint="If it stays so: is the broker's disk full?",
+                )
+            living = queue.lease(min(queue.ready, _SWEPT), who=query.label) if queue.ready else []
+            if living:
+                queue.release(living)  # the dead ones among them are gone
+            looked += ready - queue.ready
         raise LeaseRefused(
             "busy",
             f"the next messages of {queue} had all expired, or been returned too often",

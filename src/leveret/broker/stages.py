@@ -167,9 +167,10 @@ class Stages:
         if not rows:
             return
         routed = self._route(rows, terms)
-        for queue in filter(overflow.refuses, routed):
-            written = self._places(self._stages.get(name, ())).get(queue, ())
-            count = len(routed[queue]) + sum(stop - start for start, stop in written)
+        refusing = list(filter(overflow.refuses, routed))
+        written = self._places(self._stages.get(name, ())) if refusing else {}
+        for queue in refusing:
+            count = len(routed[queue]) + sum(stop - start for start, stop in written.get(queue, ()))
             _check_room(queue, count, sum(len(message.body) for message in routed[queue]))
         transaction = self._store.transaction()
         places = []
@@ -276,9 +277,7 @@ class Stages:
             if name not in self._stages:
                 raise self._not_there(name)
         shown = [part for name in chosen for part in self._stages[name]]
-        for queue in filter(overflow.refuses, self._places(shown)):
-            soon = self._places([*chain.from_iterable(self._showing.values()), *shown])[queue]
-            _check_room(queue, sum(stop - start for start, stop in soon), queue.counted_bytes(soon))
+        self._check_rooms(shown)
         known = set(chosen)
         others = [
             name for name in self._stages if name.query == query and name.batch <= batch and name not in known
@@ -307,6 +306,15 @@ class Stages:
         rows = sum(part.rows for part in shown)
         self._vhost.broker.counters.published += rows
         return rows
+
+    def _check_rooms(self, shown: Sequence[StageNote]) -> None:
+        """Whether queues that refuse have room for these, and for what was committed and is not ready yet."""
+        refusing = list(filter(overflow.refuses, self._places(shown)))
+        soon = self._places([*chain.from_iterable(self._showing.values()), *shown]) if refusing else {}
+        for queue in refusing:
+            _check_room(
+                queue, sum(stop - start for start, stop in soon[queue]), queue.counted_bytes(soon[queue])
+            )
 
     def _show(self, number: int) -> None:
         """A commit is durable: its rows are ready, in all queues at once."""

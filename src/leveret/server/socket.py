@@ -45,6 +45,7 @@ class AmqpSocket(asyncio.Protocol):
         self._transport: asyncio.Transport
         self._deadline: asyncio.TimerHandle | None = None
         self._heartbeat: asyncio.TimerHandle | None = None
+        self._beat_due_s = 0.0
         self._received_s = self._sent_s = 0.0
         self._held = False
         self._choked = False
@@ -191,7 +192,7 @@ class AmqpSocket(asyncio.Protocol):
         self._deadline.cancel()
         self._deadline = None
         if self.connection.heartbeat_s:
-            self._heartbeat = self._loop.call_later(self.connection.heartbeat_s / 2, self._beat)
+            self._beat_in(self.connection.heartbeat_s / 2)
 
     def _shut_unless_open(self) -> None:
         """The handshake has taken too long, or the peer does not answer a close."""
@@ -203,6 +204,8 @@ class AmqpSocket(asyncio.Protocol):
         """Twice per interval: is the peer alive, and does it know that we are?"""
         interval_s = self.connection.heartbeat_s
         now_s = self._loop.time()
+        if now_s - self._beat_due_s >= interval_s / 2:
+            self._received_s = now_s  # it was this loop that could not hear
         unsent = self._transport.get_write_buffer_size()
         if self._choked and unsent < self._unsent:  # it reads, which is a sign of life too
             self._received_s = now_s
@@ -214,7 +217,11 @@ class AmqpSocket(asyncio.Protocol):
             self._transport.write(HEARTBEAT_FRAME)
             self._sent_s = now_s
         wait_s = min(interval_s / 2, max(0.05, self._received_s + 2 * interval_s - now_s))
-        self._heartbeat = self._loop.call_later(wait_s, self._beat)
+        self._beat_in(wait_s)
+
+    def _beat_in(self, wait_s: float) -> None:
+        self._beat_due_s = self._loop.time() + wait_s
+        self._heartbeat = self._loop.call_at(self._beat_due_s, self._beat)
 
 
 def _address(name: Any) -> str:

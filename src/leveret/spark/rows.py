@@ -286,12 +286,11 @@ def _octets(
 
 
 def _seconds(column: pa.TimestampArray | None) -> pa.UInt64Array | None:
-    """AMQP's timestamps are whole seconds since 1970."""
+    """AMQP's timestamps are whole seconds since 1970: in UTC, as Arrow does not know all zones of Spark."""
     if column is None:
         return None
-    seconds = (
-        pc.floor_temporal(column, unit="second").cast(pa.timestamp("s", column.type.tz)).cast(pa.int64())
-    )
+    instants = column.cast(pa.timestamp("us", "UTC"))
+    seconds = pc.floor_temporal(instants, unit="second").cast(pa.timestamp("s", "UTC")).cast(pa.int64())
     _refuse("timestamp", column, pc.less(seconds, 0), "AMQP has no time before 1970")
     return seconds.cast(pa.uint64())
 

@@ -32,7 +32,7 @@ from leveret.storage.errors import (
 from leveret.storage.files import Files, Lock
 from leveret.storage.journal import ENTRY_BYTES, Entry, Kind, Outcome
 from leveret.storage.log import BlockCache, Log, measure
-from leveret.storage.offsets import Range
+from leveret.storage.offsets import OffsetSet, Range
 from leveret.storage.progress import Progress
 from leveret.storage.records import PERSISTENT, Batch, Message
 from leveret.storage.recovery import Recovered, load_progress, recover, remove_strays
@@ -257,15 +257,22 @@ class Store:
         )
 
     def retire(self, log: Log) -> None:
-        """Settles what is older, or more, than the log is to keep; what can go then goes soon."""
+        """Settles what is older, or more, than the log is to keep; what can go then goes soon.
+
+        What a cursor has leased stays for all of them: it may not be theirs yet.
+        """
         self._check_alive(log)
         with self._wal.lock:
             plan = plan_messages(log, self._clock())
             for info in plan.expire:
+                first, stop = info.first, info.last + 1
+                all_progress = [cursor.progress for cursor in log.cursors.values()]
+                leased = [each for progress in all_progress for each in progress.leased.ranges(first, stop)]
                 for cursor in log.cursors.values():
-                    waiting = cursor.progress.never_taken(info.first, info.last + 1)
+                    waiting = OffsetSet(cursor.progress.never_taken(first, stop))
+                    waiting.remove_many(leased)
                     if waiting:
-                        cursor.drop(waiting, Outcome.RETENTION)
+                        cursor.drop(list(waiting.ranges()), Outcome.RETENTION)
                         self._retention_due = True
             self._retention_due |= bool(plan.delete)
 

@@ -165,10 +165,10 @@ def delete(channel: Channel, method: spec.Queue.Delete) -> None:
 
 def _count_deleted(queue: Queue, method: spec.Queue.Delete) -> int:
     """How many messages go with it, if it may go."""
-    if method.if_unused and queue.consumers:
+    if method.if_unused and (queue.consumers or queue.is_held):
         raise PreconditionFailed(f"{queue} in use")
     count = queue.ready + queue.delayed
-    if method.if_empty and count:
+    if method.if_empty and (count or queue.hidden):
         raise PreconditionFailed(f"{queue} not empty")
     return count
 
