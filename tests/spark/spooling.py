@@ -112,6 +112,12 @@ class Driver:
         """The batch is in the commit log; Spark tells the source so only while it builds the next one."""
         self.committed += 1
 
+    def in_hand(self, messages: int) -> None:
+        """Waits for so many, delivered and not taken: a look gives what has come, and not what may still."""
+        consumer = self.reader._connected()
+        consumer.begin()
+        wait_until(lambda: len(consumer._ready) >= messages, f"{messages} messages in hand")
+
     def batch(self) -> bool:
         if not self.plan():
             return False

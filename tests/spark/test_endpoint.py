@@ -59,7 +59,8 @@ def test_the_login_goes_along_when_the_broker_is_found_at_another_of_the_urls():
     assert Endpoint(options(urls), "Leveret", "grpc+tcp://h2:1", 3).at("grpc+tcp://h2:2").login.user == "d"
 
 
-def test_a_leveret_without_flight_is_refused_and_not_read_in_another_way():
+def test_a_leveret_without_flight_is_refused_and_not_read_in_another_way(monkeypatch):
+    monkeypatch.setattr(endpoint, "_LOOK_AGAIN_S", 30.0)
     with (
         Broker() as broker,
         pytest.raises(BrokerAway, match=r"offered no Flight endpoint for 0.3 s \(start it"),
@@ -81,6 +82,7 @@ def test_a_broker_that_hangs_up_at_once_is_asked_again(leveret, monkeypatch):
     assert find(options(leveret.url)).is_leveret
     assert left == []
     left += [True] * 100
+    monkeypatch.setattr(endpoint, "_LOOK_AGAIN_S", 30.0)
     with pytest.raises(BrokerAway, match="has hung up"):
         find(options(leveret.url, brokerTimeout="300ms"))
 

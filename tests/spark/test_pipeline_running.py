@@ -108,7 +108,13 @@ class Place:
         publish(broker.url, f"{queue}.rejected", [])
 
     def write(
-        self, *, queue: str, url: str = "", schema: str = 'schema = "id LONG NOT NULL"', more: str = ""
+        self,
+        *,
+        queue: str,
+        url: str = "",
+        timeout: str = "20 s",
+        schema: str = 'schema = "id LONG NOT NULL"',
+        more: str = "",
     ) -> None:
         self.file.write_text(f"""
             name = "{self.queue}"
@@ -116,7 +122,7 @@ class Place:
             [source]
             url = "{url or self.broker.url}"
             queue = "{queue}"
-            options = {{ brokerTimeout = "1 s" }}
+            options = {{ brokerTimeout = "{timeout}" }}
             [parse]
             {schema}
             [rejects]
@@ -165,7 +171,7 @@ def test_a_first_run_with_a_wrong_name_fails_in_one_sentence_and_can_be_mended(s
 
 @needs_java
 def test_what_fails_before_the_query_runs_is_one_sentence_too(spark, place):
-    place.write(queue=place.queue, url="amqp://localhost:1", schema="")
+    place.write(queue=place.queue, url="amqp://localhost:1", timeout="1 s", schema="")
     done = place.run()
     assert (done.code, len(done.said)) == (1, 1)
     assert "no broker answered at amqp://localhost:1" in done.said[0]
@@ -193,7 +199,8 @@ def test_ctrl_c_while_spark_starts_ends_the_run(place):
     place.write(queue=place.queue)
     command = [sys.executable, "-m", "leveret", "pipeline", "run", str(place.file), "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        wait_until((place.folder / "checkpoint" / "status.json").exists, "it has begun")
+        begun = place.folder / "checkpoint" / "status.json"
+        wait_until(begun.exists, "it has begun", timeout_s=END_S)
         os.kill(process.pid, signal.SIGINT)
         out, said = process.communicate(timeout=END_S)
     assert process.returncode == 128 + signal.SIGINT, said

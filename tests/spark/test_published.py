@@ -233,7 +233,7 @@ def test_a_task_that_failed_because_its_wire_stayed_cut_is_run_again(rabbitmq, q
             yield from others
 
         with pytest.raises(NotPublished, match="is lost"):
-            run_task(stream(proxy, queue, broker_timeout_s=2.0), batches(), query=query, attempt=0)
+            run_task(stream(proxy, queue, broker_timeout_s=10.0), batches(), query=query, attempt=0)
         away.close()
         run_task(stream(proxy, queue), batches_of(ROWS), query=query, attempt=1)
     found = drained(rabbitmq.url, queue)

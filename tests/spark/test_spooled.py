@@ -27,7 +27,7 @@ from leveret.testing.broker import Broker
 from tests.client.proxy import ACK, DELIVERED_BODY, Proxy, Where
 from tests.client.stage import dead_url
 from tests.differential.rabbitmq import RabbitMQ
-from tests.spark.spooling import Driver, driving, options, publish, ready, wait_until
+from tests.spark.spooling import WAIT_S, Driver, driving, options, publish, ready, wait_until
 
 pytestmark = pytest.mark.needs_rabbitmq
 
@@ -53,6 +53,9 @@ def test_each_message_comes_once_and_the_queue_ends_empty(rabbitmq, fresh, tmp_p
     queue, sent = fresh(), bodies(1000)
     publish(rabbitmq.url, queue, sent)
     with driving(options(rabbitmq.url, queue, tmp_path, maxMessagesPerTrigger="300")) as driver:
+        for messages in (300, 300, 300, 100):
+            driver.in_hand(messages)
+            driver.batch()
         driver.until(1000)
         assert [len(rows) for rows in driver.table.values()] == [300, 300, 300, 100]
     assert driver.rows == sent
@@ -75,14 +78,16 @@ def test_nothing_is_acked_before_it_is_in_the_commit_log(rabbitmq, fresh, tmp_pa
     queue, sent = fresh(), bodies(20)
     publish(rabbitmq.url, queue, sent)
     with driving(options(rabbitmq.url, queue, tmp_path)) as driver:
+        driver.in_hand(20)
         assert driver.plan()
         driver.run()
     wait_until(lambda: ready(rabbitmq.url, queue) == 20, "all messages are back")
     assert driver.rows == sent
 
 
-def test_the_last_batch_is_acked_by_the_look_after_it(rabbitmq, fresh, tmp_path):
+def test_the_last_batch_is_acked_by_the_look_after_it(rabbitmq, fresh, tmp_path, monkeypatch):
     queue = fresh()
+    monkeypatch.setattr(consuming.QueueConsumer.ready, "__defaults__", (WAIT_S,))  # a count comes for sure
     publish(rabbitmq.url, queue, bodies(20))
     with driving(options(rabbitmq.url, queue, tmp_path)) as driver:
         driver.until(20)
@@ -94,6 +99,7 @@ def test_a_commit_acks_too(rabbitmq, fresh, tmp_path):
     queue = fresh()
     publish(rabbitmq.url, queue, bodies(20))
     with driving(options(rabbitmq.url, queue, tmp_path)) as driver:
+        driver.in_hand(20)
         driver.batch()
         driver.reader.commit(driver.offsets[-1])
     assert empties(rabbitmq.url, queue)
@@ -144,6 +150,7 @@ def test_a_copy_of_a_message_waits_for_its_batch(rabbitmq, fresh, tmp_path):
     queue, sent = fresh(), bodies(30)
     publish(rabbitmq.url, queue, sent)
     with Proxy(rabbitmq.url) as proxy, driving(options(proxy.url, queue, tmp_path)) as driver:
+        driver.in_hand(30)
         assert driver.plan()
         proxy.cut()
         publish(rabbitmq.url, queue, ["later"])
@@ -230,6 +237,7 @@ def test_messages_without_an_id_may_come_twice_but_are_never_lost(rabbitmq, fres
     publish(rabbitmq.url, queue, sent, ids=False)
     chosen = options(rabbitmq.url, queue, tmp_path, maxMessagesPerTrigger="20")
     with driving(chosen) as driver:
+        driver.in_hand(20)
         with pytest.warns(RuntimeWarning):
             driver.plan()
         driver.killed()
@@ -253,6 +261,7 @@ def test_a_message_that_was_published_twice_is_read_once_and_that_is_said(rabbit
     for _ in range(3):
         publish(rabbitmq.url, queue, ["same"])
     with driving(options(rabbitmq.url, queue, tmp_path, maxMessagesPerTrigger="2")) as driver:
+        driver.in_hand(3)
         with pytest.warns(RuntimeWarning, match="of such messages one is read"):
             driver.batch()
         driver.plan()
@@ -332,7 +341,7 @@ def test_what_is_a_stream_is_asked_though_much_is_in_hand(rabbitmq, fresh, tmp_p
     for number in range(20):
         publish_with_id(rabbitmq.url, queue, str(number), b"x" * 20_000, {"x-stream-offset": number})
     monkeypatch.setattr(consuming, "_IN_HAND_BYTES_MAX", 100_000)
-    chosen = options(rabbitmq.url, queue, tmp_path, maxMessagesPerTrigger="3", brokerTimeout="5s")
+    chosen = options(rabbitmq.url, queue, tmp_path, maxMessagesPerTrigger="3")
     with driving(chosen) as driver:
         driver.until(20)
 
@@ -342,6 +351,7 @@ def test_a_later_run_takes_over_and_the_earlier_one_acks_nothing_more(rabbitmq, 
     publish(rabbitmq.url, queue, sent)
     chosen = options(rabbitmq.url, queue, tmp_path)
     with driving(chosen) as earlier, driving(chosen) as later:
+        earlier.in_hand(40)
         earlier.batch()
         later.offsets, later.committed, later.table = list(earlier.offsets), 1, dict(earlier.table)
         assert not later.plan()
@@ -376,6 +386,7 @@ def test_a_new_checkpoint_reads_the_batches_that_were_not_settled(rabbitmq, fres
     publish(rabbitmq.url, queue, sent)
     chosen = options(rabbitmq.url, queue, tmp_path, maxMessagesPerTrigger="20")
     with driving(chosen) as old:
+        old.in_hand(40)
         old.batch()
         assert old.plan()
     with driving(chosen) as new:
@@ -389,6 +400,7 @@ def test_a_checkpoint_that_is_ahead_of_the_spool_is_refused(rabbitmq, fresh, tmp
     publish(rabbitmq.url, queue, sent)
     chosen = options(rabbitmq.url, queue, tmp_path / "one", maxMessagesPerTrigger="20")
     with driving(chosen) as driver:
+        driver.in_hand(40)
         driver.batch()
         driver.plan()
         driver.options = options(rabbitmq.url, queue, tmp_path / "two", maxMessagesPerTrigger="20")
@@ -397,7 +409,7 @@ def test_a_checkpoint_that_is_ahead_of_the_spool_is_refused(rabbitmq, fresh, tmp
             driver.run()
         with pytest.raises(DataLost, match="names batch 1, the spool"):
             driver.reader.latestOffset(driver.start(), ReadAllAvailable())
-        assert ready(rabbitmq.url, queue) == 20
+        wait_until(lambda: ready(rabbitmq.url, queue) == 20, "the second batch is back")
 
 
 def test_without_fail_on_data_loss_it_goes_on_with_what_comes(rabbitmq, fresh, tmp_path):
@@ -405,6 +417,7 @@ def test_without_fail_on_data_loss_it_goes_on_with_what_comes(rabbitmq, fresh, t
     publish(rabbitmq.url, queue, sent)
     chosen = {"maxMessagesPerTrigger": "20", "failOnDataLoss": "false"}
     with driving(options(rabbitmq.url, queue, tmp_path / "one", **chosen)) as driver:
+        driver.in_hand(40)
         driver.batch()
         driver.plan()
         driver.options = options(rabbitmq.url, queue, tmp_path / "two", **chosen)
@@ -463,6 +476,7 @@ def test_rows_say_where_they_come_from(rabbitmq, fresh, tmp_path):
     publish(rabbitmq.url, queue, ["a", "b"])
     chosen = options(rabbitmq.url, queue, tmp_path, includeProperties="true")
     with driving(chosen) as driver:
+        driver.in_hand(2)
         driver.plan()
         driver.killed()
         (partition,) = driver.reader.partitions(driver.start(), driver.offsets[0])
@@ -491,6 +505,7 @@ def test_an_open_batch_is_run_again_though_the_broker_is_away(rabbitmq, fresh, t
     queue, sent = fresh(), bodies(40)
     publish(rabbitmq.url, queue, sent)
     with driving(options(rabbitmq.url, queue, tmp_path, maxMessagesPerTrigger="20")) as driver:
+        driver.in_hand(40)
         driver.batch()
         driver.plan()
         driver.options = options(dead_url(), queue, tmp_path, brokerTimeout="300ms")
@@ -516,6 +531,7 @@ def test_a_spool_that_executors_do_not_see_is_one_sentence(rabbitmq, fresh, tmp_
     queue = fresh()
     publish(rabbitmq.url, queue, ["a"])
     with driving(options(rabbitmq.url, queue, tmp_path / "driver")) as driver:
+        driver.in_hand(1)
         driver.plan()
         (partition,) = driver.reader.partitions(driver.start(), driver.offsets[0])
         elsewhere = SpoolStreamReader(options(rabbitmq.url, queue, tmp_path / "executor"))
@@ -534,6 +550,7 @@ def test_a_driver_by_hand_is_what_spark_does(rabbitmq, fresh, tmp_path):
     publish(rabbitmq.url, queue, bodies(4))
     with driving(options(rabbitmq.url, queue, tmp_path, maxMessagesPerTrigger="2")) as driver:
         assert isinstance(driver, Driver)
+        driver.in_hand(2)
         assert driver.plan()
         assert driver.plan()
         assert len(driver.offsets) == 1

@@ -1,6 +1,5 @@
 """How much of a queue of RabbitMQ is read: triggers, limits and partitions, and queries that ack nothing."""
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -47,6 +46,7 @@ def test_with_ack_mode_none_it_is_said_when_the_broker_gives_no_more(rabbitmq, f
     monkeypatch.setattr(spooled, "PREFETCH_MAX", 40)
     chosen = options(rabbitmq.url, queue, tmp_path, ackMode="none", maxMessagesPerTrigger="10")
     with driving(chosen) as driver:
+        driver.in_hand(40)
         for _ in range(3):
             driver.batch()
         with pytest.warns(RuntimeWarning, match="40 messages are in flight"):
@@ -59,8 +59,10 @@ def test_with_ack_mode_none_a_query_that_starts_again_reads_again(rabbitmq, fres
     queue, sent = fresh(), bodies(20)
     publish(rabbitmq.url, queue, sent)
     with driving(options(rabbitmq.url, queue, tmp_path, ackMode="none")) as driver:
+        driver.in_hand(20)
         driver.until(20)
         driver.killed()
+        driver.in_hand(20)
         driver.until(40)
         assert sorted(driver.table[1]) == sent
         assert driver.offsets[1]["spool"] == driver.offsets[0]["spool"] + 1
@@ -122,6 +124,7 @@ def test_available_now_consumes_nothing_before_an_open_batch_was_run_again(rabbi
     queue, sent = fresh(), bodies(100)
     publish(rabbitmq.url, queue, sent)
     with driving(options(rabbitmq.url, queue, tmp_path, maxMessagesPerTrigger="30")) as driver:
+        driver.in_hand(30)
         driver.plan()
         driver.killed()
         wait_until(lambda: ready(rabbitmq.url, queue) == 100, "all messages are back")
@@ -138,12 +141,22 @@ def test_a_run_does_not_end_while_messages_are_on_their_way(rabbitmq, fresh, tmp
     """The broker has handed them over and counts none any more; they come here a moment later."""
     queue, sent = fresh(), bodies(20)
     publish(rabbitmq.url, queue, sent)
-    deliver = consuming.QueueConsumer._deliver
+    deliver, count = consuming.QueueConsumer._deliver, consuming.QueueConsumer.ready
+    on_their_way: list[Any] = []
 
-    def later(consumer: consuming.QueueConsumer, deliveries: list[Any]) -> None:
-        asyncio.get_running_loop().call_later(0.4, deliver, consumer, deliveries)
+    async def come(consumer: consuming.QueueConsumer) -> None:
+        deliver(consumer, on_their_way)
 
-    monkeypatch.setattr(consuming.QueueConsumer, "_deliver", later)
+    def count_and_come(consumer: consuming.QueueConsumer, *timeout_s: float) -> int | None:
+        counted = count(consumer, *timeout_s)
+        if counted == 0:
+            monkeypatch.setattr(consuming.QueueConsumer, "ready", count)
+            wait_until(lambda: len(on_their_way) == 20, "all are on their way")
+            consumer._run(come(consumer))
+        return counted
+
+    monkeypatch.setattr(consuming.QueueConsumer, "_deliver", lambda _, given: on_their_way.extend(given))
+    monkeypatch.setattr(consuming.QueueConsumer, "ready", count_and_come)
     with driving(options(rabbitmq.url, queue, tmp_path)) as driver:
         if trigger == "available now":
             driver.reader.prepareForTriggerAvailableNow()
@@ -157,6 +170,7 @@ def test_limits_are_respected(rabbitmq, fresh, tmp_path):
     publish(rabbitmq.url, queue, ["x" * 1000 + str(number) for number in range(20)])
     with driving(options(rabbitmq.url, queue, tmp_path, maxBytesPerTrigger="5k")) as driver:
         assert driver.reader.getDefaultReadLimit() == ReadMaxBytes(5120)
+        driver.in_hand(20)
         driver.batch()
         assert 1 <= len(driver.rows) <= 5
         driver.plan(ReadMaxRows(7))
@@ -223,6 +237,7 @@ def test_a_batch_is_cut_into_as_many_partitions_as_are_wanted(rabbitmq, fresh, t
     queue = fresh()
     publish(rabbitmq.url, queue, bodies(100))
     with driving(options(rabbitmq.url, queue, tmp_path, minPartitions="4")) as driver:
+        driver.in_hand(100)
         assert driver.plan()
         assert len(driver.reader.partitions(driver.start(), driver.offsets[0])) == 4
         driver.run()
@@ -239,6 +254,7 @@ def test_partitions_are_not_fewer_than_are_wanted(rabbitmq, fresh, tmp_path, siz
     sent = sorted("x" * size + f"{number:02d}" for number, size in enumerate(sizes))
     publish(rabbitmq.url, queue, sent)
     with driving(options(rabbitmq.url, queue, tmp_path, minPartitions="16")) as driver:
+        driver.in_hand(len(sent))
         assert driver.plan()
         assert len(driver.reader.partitions(driver.start(), driver.offsets[0])) == 16
         driver.run()

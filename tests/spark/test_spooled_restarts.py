@@ -15,6 +15,7 @@ def test_a_broker_that_restarts_loses_nothing_and_doubles_nothing(lone_rabbitmq,
     publish(url, queue, sent)
     chosen = options(url, queue, tmp_path, maxMessagesPerTrigger="60", brokerTimeout="60s")
     with driving(chosen) as driver:
+        driver.in_hand(120)
         driver.batch()
         assert driver.plan()
         end(lone_rabbitmq)

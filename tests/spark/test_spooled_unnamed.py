@@ -60,8 +60,11 @@ async def _ack_what_never_came(channel: Any) -> None:
 
 def settle_all(driver: Driver, url: str, queue: str) -> None:
     """Looks until the last copy is acked."""
-    wait_until(lambda: not driver.batch(), "nothing more comes")
-    driver.reader.stop()
+    reader = driver.reader
+    wait_until(
+        lambda: not (driver.batch() or reader._unsettled or reader._returning._batches), "nothing more comes"
+    )
+    reader.stop()
     wait_until(lambda: ready(url, queue) == 0, "the queue is empty")
 
 
@@ -71,6 +74,7 @@ def test_a_channel_that_ends_at_every_batch_doubles_nothing(rabbitmq, queue, tmp
         for _ in range(4):
             driver.batch()
             end_channel(driver.reader)
+        driver.until(len(BODIES))
         settle_all(driver, rabbitmq.url, queue)
     assert driver.rows == BODIES
 
@@ -78,6 +82,7 @@ def test_a_channel_that_ends_at_every_batch_doubles_nothing(rabbitmq, queue, tmp
 def test_copies_of_an_open_batch_wait_for_it(rabbitmq, queue, tmp_path):
     publish_unnamed(rabbitmq.url, queue, BODIES)
     with driving(options(rabbitmq.url, queue, tmp_path)) as driver:
+        driver.in_hand(len(BODIES))
         assert driver.plan()
         for _ in range(2):
             end_channel(driver.reader)
@@ -92,6 +97,7 @@ def test_copies_of_an_open_batch_wait_for_it(rabbitmq, queue, tmp_path):
 def test_what_was_not_committed_goes_back_though_its_copies_were_recognised(rabbitmq, queue, tmp_path):
     publish_unnamed(rabbitmq.url, queue, BODIES)
     with driving(options(rabbitmq.url, queue, tmp_path)) as driver:
+        driver.in_hand(len(BODIES))
         assert driver.plan()
         end_channel(driver.reader)
         driver.reader._spool_more(driver.reader._opened(), ReadAllAvailable())
@@ -131,9 +137,10 @@ def test_what_was_lost_is_expected_as_long_as_the_option_says(
         driving(options(proxy.url, queue, tmp_path, dedupWindow="90s")) as driver,
     ):
         wait_until(driver.batch, "a batch")
+        ((taken,),) = driver.reader._unsettled.values()
         with proxy.refusing():
             proxy.cut()
-            wait_until(lambda: driver.reader._consumer.interrupted, "the reader knows")
+            wait_until(lambda: not taken.delivery.ledger.alive, "the reader knows")
             wait_until(lambda: ready(rabbitmq.url, queue) == 1, "the message is back")
             get(rabbitmq.url, queue, auto_ack=True)
             publish_unnamed(rabbitmq.url, queue, ["same"])

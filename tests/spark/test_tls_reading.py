@@ -145,6 +145,6 @@ def test_rows_that_are_published_are_in_a_queue_of_rabbitmq(rabbitmq_url, ca_fil
 @pytest.mark.parametrize("broker", ["leveret", pytest.param("rabbitmq", marks=pytest.mark.needs_rabbitmq)])
 def test_a_certificate_that_nobody_has_vouched_for_is_not_trusted(request, broker):
     url = request.getfixturevalue(f"{broker}_url")
-    source = LeveretDataSource({"url": url, "routingKey": "q", "brokerTimeout": "1s"})
+    source = LeveretDataSource({"url": url, "routingKey": "q", "brokerTimeout": "5s"})
     with pytest.raises(BrokerAway, match="CERTIFICATE_VERIFY_FAILED"):
         source.streamWriter(tasks.schema_of(tasks.bodies("x")), overwrite=False)

@@ -10,6 +10,8 @@ channel has begun they come again.
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
@@ -103,8 +105,9 @@ class QueueConsumer:
         self._held = False
         """The connection is not read from: enough is in hand."""
         self._came: asyncio.Event
-        self.interrupted = False
-        """A channel has ended: messages that were taken may come again."""
+        self.quiet_since_s = math.inf
+        """Since when something is waited for and the broker may deliver; each delivery ends that, and the end
+        of a channel."""
 
     def open(self) -> None:
         """Connects; `BrokerRefused` if there is no such queue."""
@@ -214,6 +217,7 @@ class QueueConsumer:
         return await ready_in(self._connection, self._options.subject, timeout_s)
 
     def _deliver(self, deliveries: list[Delivery]) -> None:
+        self.quiet_since_s = math.inf
         self._ready.extend(deliveries)
         self._bytes += sum(size_of(delivery) for delivery in deliveries)
         if self._bytes > _IN_HAND_BYTES_MAX and self._intake is not None:
@@ -222,10 +226,13 @@ class QueueConsumer:
         self._came.set()
 
     def _lost(self) -> None:
-        """Whatever was in hand comes again."""
-        self.interrupted = True
+        """Whatever was in hand comes again. It is the connection that is read again: the consumer is gone."""
+        self.quiet_since_s = math.inf
         self._ready.clear()
         self._bytes = 0
+        session = self._connection.connection.session if self._connection is not None else None
+        if self._held and session is not None:
+            session.pause_reading(False)
         self._held = False
 
     async def _take(self, max_messages: int, max_bytes: int | None, wait_s: float) -> list[Delivery]:
@@ -263,6 +270,7 @@ class QueueConsumer:
         away_s = loop.time() + self._options.broker_timeout_s
         while not self._ready:
             if self._intake.consuming:
+                self.quiet_since_s = min(self.quiet_since_s, time.monotonic())
                 enough_s = loop.time() + wait_s if enough_s is None else enough_s
                 if loop.time() >= enough_s:
                     return

@@ -67,6 +67,19 @@ class Manifest(msgspec.Struct, frozen=True):
         return sum(messages for messages, _ in self.chunks)
 
 
+class Extent(msgspec.Struct, frozen=True):
+    """How far a spool goes."""
+
+    settled: int
+    """Batches up to this number are settled."""
+    unsettled: frozenset[int]
+
+    @property
+    def last(self) -> int:
+        """The highest number there has been."""
+        return max(self.unsettled, default=self.settled)
+
+
 class _Segment(msgspec.Struct, frozen=True):
     file: str
     level: int
@@ -108,13 +121,19 @@ class Spool:
         """Batches up to this number are settled."""
 
     @property
+    def extent(self) -> Extent:
+        return Extent(self.settled, frozenset(self._batches))
+
+    @property
     def last(self) -> int:
         """The highest number there has been."""
-        return max(self._batches, default=self.settled)
+        return self.extent.last
 
-    def open(self, cluster: str = "") -> None:
-        """Takes over from earlier runs and reads what they left; those of another broker are left alone."""
+    def open(self, cluster: str = "", check: Callable[[Extent], None] = lambda _: None) -> None:
+        """Takes over from earlier runs and reads what they left; those of another broker are left alone, and
+        those that `check` refuses."""
         self._check_owner(cluster)
+        check(self._seen())
         self._begin_epoch()
         self._read_settled()
         self._read_batches()
@@ -275,6 +294,14 @@ class Spool:
 
     def _write_owner(self) -> None:
         self._place.write_bytes("spool.json", msgspec.json.encode(self._owner))
+
+    def _seen(self) -> Extent:
+        """By the names of files, which an earlier run may still write. What it settles meanwhile is seen as
+        that or as a batch, because batches are looked at first."""
+        names = self._place.names("batches")
+        settled = max((int(name[:20]) for name in self._place.names("settled")), default=0)
+        manifests = {int(name[:20]) for name in names if name.endswith(".json")}
+        return Extent(settled, frozenset(number for number in manifests if number > settled))
 
     def _begin_epoch(self) -> None:
         before = self._place.names("epochs")

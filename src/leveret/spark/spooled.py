@@ -2,18 +2,20 @@
 
 Owns the order of things on the driver: what Spark has committed is settled in the spool, then acked; what was
 delivered is spooled, then planned. Files are `spool`'s, the connection is `consuming`'s, columns are made by
-`columns`. Spark's offset is the number of a batch in the spool. The rule: a message is acked only when
-its batch is in Spark's commit log, or when it is a copy of one that is. A message without an id is known as
-a copy only while this run remembers that it was not acked.
+`columns`. Spark's offset is the number of a batch in the spool; `from` is where the query began, so that its
+first batch is the same when it is run again. The rule: a message is acked only when its batch is in Spark's
+commit log, or when it is a copy of one that is. A message without an id is known as a copy only while this
+run remembers that it was not acked.
 """
 
 from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
@@ -36,7 +38,7 @@ from leveret.spark.errors import BadOption, DataLost, SparkSideError, WrongCheck
 from leveret.spark.known import Returning, digest, digest_without_id, ids_of
 from leveret.spark.options import SourceOptions
 from leveret.spark.place import Place
-from leveret.spark.spool import NEW, Manifest, Spool, folder_of, read_chunks
+from leveret.spark.spool import NEW, Extent, Manifest, Spool, folder_of, read_chunks
 
 PREFETCH_MAX: Final = 65_535
 BATCH_MESSAGES: Final = 20_000
@@ -45,7 +47,7 @@ _PARTITION_BYTES: Final = 64 << 20
 _WAIT_S: Final = 0.25
 """How long a trigger waits when nothing is there; Spark asks again."""
 _PATIENCE_S: Final = 5.0
-"""How long availableNow and once wait for messages that the broker counts and does not deliver."""
+"""How long availableNow and once wait for messages that the broker counts and could deliver."""
 
 Offset = dict[str, Any]
 
@@ -129,14 +131,14 @@ class SpoolStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._budget = self._connected().depth()
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
-        number, spool = self._number(start), self._claimed()  # who has no business here takes nothing over
-        self._check_start(spool, number)
+        number = self._number(start)
+        spool = self._claimed(partial(self._check_start, number))
         self._settle(spool, number)
         batch = spool.after(number)
         if batch is None:
             batch = self._spool_more(spool, limit)
         self._waiting = self._connected().ready()
-        return start if batch is None else self._offset(batch)
+        return start if batch is None else self._offset(batch) | {"from": start.get("from", number)}
 
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802
         if self._spool is None:
@@ -146,17 +148,14 @@ class SpoolStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         first, last = self._number(start), self._number(end)
+        if "from" not in start:
+            first = end.get("from", first)  # the first batch, once more: others may have settled it meanwhile
         if first == last:
             return []
-        spool = self._opened()
-        manifests = []
-        for number in range(first + 1, last + 1):
-            manifest = spool.manifest(number)
-            if manifest is not None:
-                manifests.append(manifest)
-            elif self._acks:
-                self._lose(self._lost(spool, number))
-        return _split(manifests, self._options.min_partitions)
+        numbers = range(first + 1, last + 1)
+        spool = self._opened(partial(self._check_batches, numbers))
+        found = (spool.manifest(number) for number in numbers)
+        return _split([manifest for manifest in found if manifest is not None], self._options.min_partitions)
 
     def commit(self, end: Offset) -> None:
         number = self._number(end)
@@ -214,17 +213,23 @@ class SpoolStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         return number
 
-    def _check_start(self, spool: Spool, number: int) -> None:
+    def _check_start(self, number: int, extent: Extent) -> None:
         """The checkpoint and the spool must have gone the same way."""
-        if self._acks and number > spool.last:
-            self._lose(self._lost(spool, number))
-        elif self._acks and number < spool.settled:
+        if self._acks and number > extent.last:
+            self._lose(self._lost(number, extent))
+        elif self._acks and number < extent.settled:
             lost = DataLost(
                 f"the checkpoint is at batch {number} of the spool at {self._place}, which is settled up to "
-                f"{spool.settled}: another checkpoint was used in between",
+                f"{extent.settled}: another checkpoint was used in between",
                 hint="what that read is not in this query's result; failOnDataLoss=false goes on without it",
             )
             self._lose(lost)
+
+    def _check_batches(self, numbers: range, extent: Extent) -> None:
+        """What was planned must be there."""
+        for number in numbers:
+            if self._acks and number not in extent.unsettled:
+                self._lose(self._lost(number, extent))
 
     def _lose(self, lost: DataLost) -> None:
         """An error, or a warning where loss is allowed."""
@@ -232,30 +237,31 @@ class SpoolStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise lost
         self._warn_once(lost.sentence)
 
-    def _lost(self, spool: Spool, number: int) -> DataLost:
-        if number <= spool.settled:
+    def _lost(self, number: int, extent: Extent) -> DataLost:
+        if number <= extent.settled:
             return DataLost(
                 f"batch {number} is settled, and no longer in the spool at {self._place}",
                 hint="Spark asks for a batch that it had committed: asynchronous progress tracking, or an "
                 "older copy of the checkpoint; failOnDataLoss=false goes on without it",
             )
         return DataLost(
-            f"the checkpoint names batch {number}, the spool at {self._place} ends at {spool.last}",
+            f"the checkpoint names batch {number}, the spool at {self._place} ends at {extent.last}",
             hint="the spool was deleted, or is another one; failOnDataLoss=false goes on with what comes",
         )
 
     # the spool and the queue
 
-    def _claimed(self) -> Spool:
+    def _claimed(self, check: Callable[[Extent], None] = lambda _: None) -> Spool:
         """The spool, which must be of the queue's broker."""
         if self._cluster is None:
             self._cluster = self._connected().cluster
-        spool = self._opened()
+        spool = self._opened(check)
         spool.claim(self._cluster)
         return spool
 
-    def _opened(self) -> Spool:
-        """The spool, which must still be this run's."""
+    def _opened(self, check: Callable[[Extent], None] = lambda _: None) -> Spool:
+        """The spool, which must still be this run's. Who has no business here takes nothing over: it is
+        checked first."""
         if self._spool is None:
             if not self._acks:
                 self._place.delete_all()  # what an earlier run tried out has gone back to the queue
@@ -268,10 +274,11 @@ class SpoolStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 cursor=options.cursor,
                 window_s=options.dedup_window_s,
             )
-            spool.open(self._cluster or "")
+            spool.open(self._cluster or "", check)
             self._spool = spool
         else:
             self._spool.check()
+        check(self._spool.extent)
         return self._spool
 
     def _connected(self) -> QueueConsumer:
@@ -311,24 +318,25 @@ class SpoolStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         consumer.begin()
         max_messages, max_bytes = self._limits(limit)
         comes_again = self._budget is None and not isinstance(limit, ReadAllAvailable)  # that is once
-        patient_until_s = time.monotonic() + _PATIENCE_S
-        empty = False
+        empty_s = 0.0
         while self._budget is None or self._budget > 0:
             room = max_messages if self._budget is None else min(max_messages, self._budget)
             taken = consumer.take(max_messages=room, max_bytes=max_bytes, wait_s=_WAIT_S)
             self._refuse_streams(consumer, taken)
             new = self._without_known(spool, taken)
-            if self._budget is not None:  # copies of what this run has taken were counted before
-                self._budget -= len(new.messages if consumer.interrupted else taken)
+            if self._budget is not None:  # copies may be of what was not counted, or was before
+                self._budget -= len(new.messages)
             if new.messages:
                 return self._spooled(spool, new)
             if taken:
                 continue
             if comes_again:
                 return None
-            before, empty = empty, consumer.ready() == 0  # what the broker counts no more is under way
-            if (before and empty) or time.monotonic() > patient_until_s:
+            empty, now_s = consumer.ready() == 0, time.monotonic()
+            was_empty = consumer.quiet_since_s <= empty_s  # what the broker counts no more is under way
+            if (empty and was_empty) or now_s > consumer.quiet_since_s + _PATIENCE_S:
                 break
+            empty_s = now_s if empty else 0.0
         if self._budget is not None:
             self._budget = 0
         return None
