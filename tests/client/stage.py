@@ -17,6 +17,8 @@ from leveret.amqp.tables import Value
 from leveret.client.backoff import Backoff
 from leveret.client.connection import Connection
 from leveret.client.publisher import Publisher
+from leveret.client.receipt import Receipt
+from leveret.testing.broker import Broker
 from tests.amqp.session import method_of
 from tests.differential.rabbitmq import free_ports
 
@@ -26,12 +28,22 @@ QUICK = Backoff(initial_s=0.01, multiplier=2, max_s=0.1)
 
 @asynccontextmanager
 async def publishing(url: str, *queues: str, **chosen: Any) -> AsyncIterator[Publisher]:
-    """A publisher, and these queues; everything within takes no longer than a test may."""
+    """A publisher that is ready, and these queues; everything within takes no longer than a test may."""
     async with asyncio.timeout(2 * WAIT_S), Connection(url, backoff=QUICK) as connection:
         for queue in queues:
             await declare(connection, queue)
         async with Publisher(connection, **{"timeout_s": WAIT_S, **chosen}) as publisher:
+            while not publisher.ready:
+                await asyncio.sleep(0)
             yield publisher
+
+
+async def publish_unheard(broker: Broker, publisher: Publisher, body: bytes, **chosen: Any) -> Receipt:
+    """To `q`; its confirm was withheld when this returns: the next message's can't be in the same frame."""
+    broker.faults.withhold_confirms(1)
+    receipt = await publisher.publish(body, "q", timeout_s=0.05, **chosen)
+    broker.wait_until(lambda: broker.faults.confirms_to_withhold == 0, "it was withheld")
+    return receipt
 
 
 @asynccontextmanager

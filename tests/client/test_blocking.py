@@ -33,7 +33,7 @@ from tests.client.stage import dead_url
 
 Fresh = Callable[[str], str]
 TEN = [b"%d" % number for number in range(10)]
-IDLE_S = 0.3
+IDLE_S = 0.1
 
 
 @contextmanager
@@ -105,18 +105,26 @@ def test_a_generator_of_messages_that_raises_is_heard_and_what_it_gave_is_publis
 
 def test_send_waits_for_a_place_in_the_window(leveret_broker: Broker):
     declare(leveret_broker.url, "q")
-    leveret_broker.faults.withhold_confirms(3)
+    leveret_broker.faults.withhold_confirms(1000)
     with BlockingConnection(leveret_broker.url) as connection, connection.publisher(window=3) as publisher:
-        unheard = [publisher.send(b"%d" % number, "q", timeout_s=0.5) for number in range(3)]
+        unheard = [publisher.send(b"%d" % number, "q", timeout_s=3) for number in range(3)]
         with pytest.raises(WindowFull, match="3 places"):
             publisher.send(b"", "q", timeout_s=0.01)
         assert len(publisher.unconfirmed()) == 3
+        leveret_broker.wait_until_depth("q", 3)
+        leveret_broker.wait_until(lambda: not _owed(leveret_broker), "their confirms were withheld")
         leveret_broker.faults.withhold_confirms(0)
         sent = publisher.send(b"3", "q", timeout_s=WAIT_S)
         assert publisher.publisher.counters.lost > 0, "one of them had to make room"
         assert sent.result(WAIT_S).confirmed
         assert all(future.result(WAIT_S).lost for future in unheard)
     assert bodies(leveret_broker.url, "q") == [b"0", b"1", b"2", b"3"]
+
+
+def _owed(broker: Broker) -> int:
+    """Confirms that are still to be given out."""
+    channels = [each for served in broker.server.broker.connections for each in served.channels.values()]
+    return sum(len(each.confirms) for each in channels if each.confirms is not None)
 
 
 def test_many_more_are_sent_than_the_window_holds(leveret_broker: Broker):
@@ -138,7 +146,7 @@ def test_whoever_leaves_the_loop_gives_the_rest_back(amqp_url: str, fresh: Fresh
                 break
             delivery.ack()
         wait_until_depth(amqp_url, queue, 7)
-        assert [delivery.body for delivery in _acked(connection, queue)] == TEN[3:]
+        assert [delivery.body for delivery in _acked(connection, queue, 7)] == TEN[3:]
 
 
 def test_an_error_in_the_loop_gives_the_rest_back(amqp_url: str, fresh: Fresh):
@@ -155,8 +163,8 @@ def test_an_error_in_the_loop_gives_the_rest_back(amqp_url: str, fresh: Fresh):
         wait_until_depth(amqp_url, queue, 4)
 
 
-def _acked(connection: BlockingConnection, queue: str) -> Iterator[BlockingDelivery]:
-    for delivery in connection.consume(queue, idle_s=IDLE_S):
+def _acked(connection: BlockingConnection, queue: str, count: int) -> Iterator[BlockingDelivery]:
+    for delivery in connection.consume(queue, limit=count, idle_s=WAIT_S):
         delivery.ack()
         yield delivery
 
@@ -167,16 +175,16 @@ def test_the_loop_ends_after_so_many_or_when_none_come(amqp_url: str, fresh: Fre
         taken = [delivery for delivery in connection.consume(queue, limit=3) if delivery.ack()]
         assert [delivery.body for delivery in taken] == TEN[:3]
         wait_until_depth(amqp_url, queue, 7)
-        assert len(list(_acked(connection, queue))) == 7
+        assert len(list(_acked(connection, queue, 7))) == 7
         assert list(connection.consume(queue, limit=0)) == []
-        assert list(connection.consume(queue, idle_s=0.01)) == []
+        assert list(connection.consume(queue, idle_s=IDLE_S)) == []
 
 
 def test_deliveries_can_be_given_back_or_refused(amqp_url: str, fresh: Fresh):
     queue = declare(amqp_url, fresh("nack"), [b"a"])
     with BlockingConnection(amqp_url) as connection:
         seen = []
-        for delivery in connection.consume(queue, idle_s=IDLE_S, prefetch=1):
+        for delivery in connection.consume(queue, limit=3, idle_s=WAIT_S, prefetch=1):
             seen.append(delivery.redelivered)
             assert (delivery.nack() if len(seen) < 3 else delivery.reject()) is Settled.SENT
     assert seen == [False, True, True]
@@ -251,17 +259,18 @@ def test_many_threads_publish_through_one_publisher(amqp_url: str, fresh: Fresh)
 def test_many_threads_consume_through_one_connection(amqp_url: str, fresh: Fresh):
     many = [b"%d" % number for number in range(400)]
     queue = declare(amqp_url, fresh("threads"), many)
+    taken: list[bytes] = []
     with BlockingConnection(amqp_url) as connection:
 
-        def work(_: int) -> list[bytes]:
-            found = []
-            for delivery in connection.consume(queue, prefetch=5, idle_s=1.0):
-                found.append(delivery.body)
-                delivery.ack()
-            return found
+        def work() -> None:
+            while len(taken) < len(many):
+                for delivery in connection.consume(queue, prefetch=5, idle_s=IDLE_S):
+                    taken.append(delivery.body)
+                    delivery.ack()
 
-        with ThreadPoolExecutor(6) as pool:
-            taken = [body for part in pool.map(work, range(6)) for body in part]
+        with running(*[work] * 6) as results:
+            pass
+    assert results == [None] * 6
     assert sorted(taken, key=int) == many
     assert depth(amqp_url, queue) == 0
 

@@ -150,13 +150,13 @@ def test_a_vhost_that_does_not_exist_fails_at_once(amqp_url: str) -> None:
 def test_the_hosts_are_tried_in_turn(leveret_broker: Broker, silent_url: str, first: str) -> None:
     urls = {
         "dead": dead_url(),
-        "silent": silent_url,
+        "silent": f"{silent_url}?connection_timeout=0.2",
         "refusing": leveret_broker.url.replace("guest:guest", "guest:wrong"),
         "elsewhere": f"{leveret_broker.url}nowhere",
     }
 
     async def work() -> None:
-        async with Connection(urls[first], leveret_broker.url, timeout_s=1.0, backoff=QUICK) as connection:
+        async with Connection(urls[first], leveret_broker.url, timeout_s=WAIT_S, backoff=QUICK) as connection:
             assert connection.session is not None
             assert connection.session.endpoint.port == leveret_broker.port
 
@@ -371,7 +371,7 @@ def test_tenants_are_told_that_the_broker_is_blocked(leveret_broker: Broker) -> 
 def test_one_tenant_too_many_harms_none_of_the_others() -> None:
     async def work(broker: Broker) -> None:
         async with Connection(broker.url, backoff=QUICK) as connection:
-            one, two = Publisher(connection, timeout_s=0.5), Publisher(connection, timeout_s=0.5)
+            one, two = Publisher(connection, timeout_s=WAIT_S), Publisher(connection, timeout_s=WAIT_S)
             one.start()
             two.start()
             assert (await one.publish(b"", "nowhere")).returned
@@ -499,7 +499,7 @@ def test_closing_ends_every_task_and_leaves_no_error_unseen(amqp_url: str) -> No
         asyncio.get_running_loop().set_exception_handler(lambda _, context: unseen.append(context))
         for _ in range(3):
             connection = Connection(proxy.url, dead_url(), backoff=QUICK)
-            async with connection, Publisher(connection, timeout_s=0.5) as publisher:
+            async with connection, Publisher(connection, timeout_s=WAIT_S) as publisher:
                 await publisher.publish(b"", "nowhere")
                 proxy.cut()
             with suppress(NotConnected):

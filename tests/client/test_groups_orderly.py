@@ -24,7 +24,7 @@ TWENTY = [b"%d" % number for number in range(20)]
 @on_a_loop
 async def test_a_partition_is_processed_in_order_and_several_at_once(leveret_broker: Broker) -> None:
     app, group = application(leveret_broker.url, partitions=6), Watched(leveret_broker)
-    calls, running, most = Notes(), Counter[Any](), Counter[str]()
+    calls, running, most, go = Notes(), Counter[Any](), Counter[str](), asyncio.Event()
 
     @app.group_listener("orders", group="billing", mode="orderly", concurrency=4)
     async def take(delivery: Delivery) -> None:
@@ -32,6 +32,7 @@ async def test_a_partition_is_processed_in_order_and_several_at_once(leveret_bro
         running[where] += 1
         most["of one"] = max(most["of one"], running[where])
         most["at once"] = max(most["at once"], running.total())
+        await go.wait()
         for _ in range(3):
             await asyncio.sleep(0)
         running[where] -= 1
@@ -40,6 +41,8 @@ async def test_a_partition_is_processed_in_order_and_several_at_once(leveret_bro
     async with app:
         for number in range(6):
             await put(app.publisher, TWENTY, into=number)
+        await until_true(lambda: running.total() == 4, "four are in hand")
+        go.set()
         await calls.reach(120)
         await group.until_done()
     for number in range(6):
@@ -256,7 +259,7 @@ async def test_a_thread_that_does_not_end_by_its_deadline_is_waited_for_before_t
     app, group, go = application(leveret_broker.url), Watched(leveret_broker), threading.Event()
     calls = Notes()
 
-    @app.group_listener("orders", group="billing", mode="orderly", concurrency=4, timeout_s=0.05, delays="1s")
+    @app.group_listener("orders", group="billing", mode="orderly", concurrency=4, timeout_s=2, delays="1s")
     def take(delivery: Delivery) -> None:
         calls.append(("begins", delivery.attempt))
         if delivery.attempt == 1:
@@ -266,7 +269,7 @@ async def test_a_thread_that_does_not_end_by_its_deadline_is_waited_for_before_t
     async with app:
         await put(app.publisher, TWENTY[:1])
         await group.until_back()
-        assert b"did not finish in 0.05 s" in group.partition(lambda each: each.progress.reasons[0])
+        assert b"did not finish in 2 s" in group.partition(lambda each: each.progress.reasons[0])
         await pass_time(leveret_clock, 1)
         await group.until(lambda found: found.in_flight == 1, "it is delivered again")
         assert calls == [("begins", 1)]

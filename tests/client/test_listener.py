@@ -194,7 +194,7 @@ async def test_retry_later_comes_back_with_a_higher_attempt_and_holds_nobody_up(
     async def take(body: bytes, delivery: Delivery) -> None:
         calls.append((body, delivery.attempt))
         if body == b"a" and delivery.attempt == 1:
-            raise RetryLater(0.5)
+            raise RetryLater(4)
 
     async with app:
         await fill(app.publisher, queue, [b"a", b"b", b"c"])

@@ -340,7 +340,7 @@ async def test_what_a_thread_raises_after_its_deadline_is_heard(amqp_url: str, f
     app = application(amqp_url, queue, hooks=watch)
     go = threading.Event()
 
-    @app.listener(queue, timeout_s=0.05)
+    @app.listener(queue, timeout_s=2)
     def take(body: bytes, delivery: Delivery) -> None:
         if not delivery.redelivered:
             go.wait(15)
@@ -363,7 +363,7 @@ async def test_a_thread_that_takes_too_long_has_failed_and_its_worker_waits_for_
     app = application(amqp_url, queue, hooks=watch)
     calls, go = Notes(), threading.Event()
 
-    @app.listener(queue, timeout_s=0.1)
+    @app.listener(queue, timeout_s=2)
     def take(body: bytes, delivery: Delivery) -> None:
         calls.append(delivery.redelivered)
         if not delivery.redelivered:

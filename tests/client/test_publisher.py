@@ -19,7 +19,7 @@ from leveret.client.message import Message
 from leveret.client.publisher import Publisher
 from leveret.client.receipt import Receipt, Status
 from leveret.testing.broker import Broker
-from tests.client.stage import WAIT_S, bodies, declare, publishing, taken
+from tests.client.stage import WAIT_S, bodies, declare, publish_unheard, publishing, taken
 
 Fresh = Callable[..., str]
 
@@ -93,8 +93,7 @@ def test_nacked_by_a_disk_that_is_full(leveret_broker: Broker) -> None:
 def test_lost_because_no_confirm_came(leveret_broker: Broker) -> None:
     async def work() -> None:
         async with publishing(leveret_broker.url, "q") as publisher:
-            leveret_broker.faults.withhold_confirms(1)
-            receipt = await publisher.publish(b"1", "q", timeout_s=0.1)
+            receipt = await publish_unheard(leveret_broker, publisher, b"1")
             assert receipt.status is Status.LOST
             assert isinstance(receipt.cause, ConfirmTimeout)
             assert receipt.attempts == 1
@@ -109,10 +108,10 @@ def test_lost_because_no_confirm_came(leveret_broker: Broker) -> None:
 def test_a_confirm_that_comes_late_changes_nothing(leveret_broker: Broker) -> None:
     async def work() -> None:
         async with publishing(leveret_broker.url, "q") as publisher:
-            leveret_broker.faults.withhold_confirms(1)
             told: list[Status] = []
-            first = publisher.send(b"1", "q", timeout_s=0.05, on_confirm=lambda it: told.append(it.status))
-            await first
+            first = await publish_unheard(
+                leveret_broker, publisher, b"1", on_confirm=lambda it: told.append(it.status)
+            )
             second = await publisher.publish(b"2", "q")
             third = await publisher.publish(b"3", "q")
             assert (first.status, second.status, third.status) == (Status.LOST, *[Status.CONFIRMED] * 2)
@@ -368,10 +367,8 @@ def test_callbacks_that_raise_harm_nobody_else(
             messages = [Message(b"", "q" if n % 2 else "nowhere", on_confirm=fail) for n in range(20)]
             receipts = await publisher.publish_many(messages)
             assert [receipt.confirmed for receipt in receipts] == [False, True] * 10
-            leveret_broker.faults.withhold_confirms(1)
-            assert (await publisher.publish(b"", "q", timeout_s=0.05)).lost
-            leveret_broker.faults.withhold_confirms(1)
-            assert (await publisher.publish(b"", "q", timeout_s=0.05)).lost
+            for _ in range(2):
+                assert (await publish_unheard(leveret_broker, publisher, b"")).lost
             assert publisher.connection.sessions == 1
             assert publisher.unconfirmed() == []
 

@@ -80,6 +80,7 @@ def test_a_confirm_that_never_comes_is_a_message_lost_from_sight(leveret, fresh)
                 receipt = publisher.send(body_of(number), queue, timeout_s=0.2 if number == 2 else None)
                 books.enter(receipt, body_of(number))
                 await receipt
+                leveret.wait_until(lambda: leveret.faults.confirms_to_withhold == 0, "it was withheld")
 
     asyncio.run(publish())
     assert books.wrong(drained(leveret.url, queue)) == []

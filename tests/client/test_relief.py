@@ -119,7 +119,7 @@ async def test_what_was_put_off_then_comes_again_with_its_count(
         await declare(await session.open_channel(), queue, **SINGLE)
     app = application(amqp_url, hooks=watch)
 
-    @app.listener(queue, prefetch=prefetch, retry=Retry(3, initial_s=1, multiplier=1, stateful=False))
+    @app.listener(queue, prefetch=prefetch, retry=Retry(3, initial_s=3, multiplier=1, stateful=False))
     async def take(delivery: Delivery) -> None:
         calls.append((delivery.body, delivery.attempt))
         if delivery.body.startswith(b"bad") and delivery.attempt < 3:

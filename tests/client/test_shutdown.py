@@ -368,7 +368,7 @@ def test_a_process_that_is_told_to_end_finishes_what_it_has_in_hand(
         @app.listener("q", prefetch=10)
         async def take(number: int) -> None:
             print("taken", flush=True)
-            await asyncio.sleep(0.3)
+            await asyncio.to_thread(sys.stdin.readline)
             await app.publisher.publish(number, "out")
 
         asyncio.run(app.run())
@@ -376,15 +376,20 @@ def test_a_process_that_is_told_to_end_finishes_what_it_has_in_hand(
         """
     )
     process = subprocess.Popen(
-        [sys.executable, "-c", program, leveret_broker.url], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", program, leveret_broker.url],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert process.stdout is not None
+    queues = leveret_broker.server.broker.vhosts["/"].queues
     try:
-        leveret_broker.wait_until(lambda: "q" in leveret_broker.server.broker.vhosts["/"].queues, "it runs")
+        leveret_broker.wait_until(lambda: "q" in queues, "it runs")
         asyncio.run(published(leveret_broker.url, [1, 2, 3]))
         assert process.stdout.readline() == "taken\n"
         os.kill(process.pid, number)
-        output, _ = process.communicate(timeout=15)
+        leveret_broker.wait_until(lambda: not queues["q"].consumers, "it takes no more")
+        output, _ = process.communicate("finish\n", timeout=15)
     finally:
         process.kill()
         process.wait()

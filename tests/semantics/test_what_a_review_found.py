@@ -188,6 +188,7 @@ def test_routes_of_a_publisher_keep_no_queue_that_is_gone(channel: Channel, brok
         channel.delete(f"reply-{number}")
     channel.declare("q")
     channel.publish("q", "x")
+    channel.quiet()
     routes = broker.call(lambda: [each.routes for each in broker.server.broker.connections])
     assert sum(map(len, routes)) == 1
 

@@ -274,8 +274,12 @@ def test_a_message_that_is_held_longer_than_the_window_is_still_in_flight(
 
 
 def test_what_was_safe_and_not_written_down_yet_is_written_down_after_a_crash(
-    declared: Callable[..., Channel], broker: Broker, audited: Callable[[], Reckoned]
+    declared: Callable[..., Channel],
+    broker: Broker,
+    audited: Callable[[], Reckoned],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("leveret.server.turns._LAZY_SYNC_S", 3600.0)
     channel = declared()
     channel.publish_confirmed("q", "noted")
     broker.call(broker.server.broker.store.sync)

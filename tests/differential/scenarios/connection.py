@@ -58,7 +58,7 @@ def protocol_headers_of_older_versions(play: Play) -> None:
     for header in (b"AMQP\x01\x01\x00\x09", b"AMQP\x01\x01\x08\x00"):
         peer = play.socket()
         peer.send(header, f"{peer.name} > {header!r}")
-        peer.read_until(lambda peer=peer: peer.ended, timeout_s=0.2)
+        peer.read_until(lambda peer=peer: peer.channel(0).count_of("connection.start"))
         peer.channel(0).events = [
             event.partition(" server_properties")[0] for event in peer.channel(0).events
         ]

@@ -278,8 +278,9 @@ def get_counts_what_is_left(play: Play) -> None:
 def x_expires_takes_an_unused_queue(play: Play) -> None:
     channel = play.channel(1)
     play.leave_alone("q")
-    channel.queue_declare("q", arguments={"x-expires": 50})
-    channel.queue_bind("q", "amq.fanout", "")
+    with play.at_once():
+        channel.queue_declare("q", arguments={"x-expires": 50})
+        channel.queue_bind("q", "amq.fanout", "")
     with play.silence():
         poll = play.connect().channel(1).open()
         for _ in range(1_000):  # a publish touches no queue, unlike every other question

@@ -190,8 +190,9 @@ def an_unacked_message_does_not_expire(play: Play) -> None:
     play.hide_counts("dead")
     _graveyard(channel)
     channel.queue_declare("q", arguments=DLX | {"x-message-ttl": 300})
-    channel.publish("a", key="q")
-    channel.basic_get("q")
+    with play.at_once():
+        channel.publish("a", key="q")
+        channel.basic_get("q")
     channel.publish("b", key="q")
     play.await_count("dead", 1)
     channel.basic_ack(1)
@@ -204,8 +205,9 @@ def a_requeued_message_expires_when_its_time_is_up(play: Play) -> None:
     play.hide_counts("dead")
     _graveyard(channel)
     channel.queue_declare("q", arguments=DLX | {"x-message-ttl": 300})
-    channel.publish("a", key="q")
-    channel.basic_get("q")
+    with play.at_once():
+        channel.publish("a", key="q")
+        channel.basic_get("q")
     channel.basic_nack(1)
     play.await_count("dead", 1)
     channel.basic_get("dead", no_ack=True)
