@@ -216,6 +216,17 @@ def test_a_peer_is_not_silent_because_the_broker_could_not_hear(
     assert client.channel().quiet() == []
 
 
+def test_a_silent_peer_is_dropped_by_a_broker_that_is_always_late(
+    connect: Callable[..., Client], broker: Broker
+) -> None:
+    connect(heartbeat_s=1).channel()
+    lates = 0
+    while broker.call(lambda: broker.server.turns.sockets):
+        broker.call(lambda: time.sleep(1.1))
+        lates += 1
+        assert lates < 12, "it lives on"
+
+
 def test_without_heartbeats_none_are_sent(connect: Callable[..., Client], broker: Broker) -> None:
     client = connect(heartbeat_s=0)
     client.channel()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,6 +16,7 @@ from leveret.broker import deadletters
 from leveret.flight import actions
 from leveret.server.flight.answers import Answers
 from leveret.storage.errors import StorageFull
+from leveret.storage.journal import Kind
 from leveret.testing.broker import Broker
 from leveret.testing.clock import VirtualClock
 from tests.server.test_bulk_rules import HOUR_S, QUEUE, Asked, declare
@@ -66,6 +68,24 @@ def test_one_message_is_looked_for_behind_many_dead_ones_in_few_steps(mixed):
     assert mixed.lease(opened, 1, max_messages=1).messages == 1
     assert mixed.offsets(opened, 1, 2) == [3001]
     assert journal.next - before < 50
+
+
+def test_what_was_looked_at_behind_dead_messages_was_delivered_to_nobody(leveret_broker, leveret_clock):
+    audited = {"x-audit-window": 3_600_000}
+    declare(leveret_broker, [b"first"], audited)
+    declare(leveret_broker, [b"dead"] * 1300, audited, expiration="1000")
+    declare(leveret_broker, [b"living"] * 3, audited)
+    leveret_clock.advance(5)
+    asked = Asked(leveret_broker)
+    opened = asked.open()
+    for start in (0, 1):
+        assert asked.lease(opened, start, max_messages=1).messages == 1
+    cursor = leveret_broker.server.broker.vhosts["/"].queues[QUEUE].cursor
+    given: Counter[int] = Counter()
+    for entry in cursor.entries(0, cursor.journal.next):
+        step = {Kind.LEASED: 1, Kind.WITHHELD: -1}.get(entry.kind, 0)
+        given.update({offset: step for start, stop in entry.ranges for offset in range(start, stop)})
+    assert +given == {0: 1, 1301: 1}
 
 
 def test_on_a_full_disk_dead_messages_are_looked_at_once(leveret_broker):

@@ -288,6 +288,7 @@ def test_a_batch_without_rows_has_no_slices():
         ("expiration", pa.array([315_360_000_001]), "0 to 315360000000"),
         ("expiration", pa.array([1 << 62]), "0 to 315360000000"),
         ("timestamp", pa.array([-1], pa.timestamp("us", tz="UTC")), "AMQP has no time before 1970"),
+        ("timestamp", pa.array([-1], pa.timestamp("us", tz="GMT+2")), "AMQP has no time before 1970"),
         ("headers", maps({"h" * 256: "x"}), "column 'headers' has the value 'hhh"),
         ("properties", maps({"colour": "red"}), "column 'properties' has a key 'colour'"),
         ("properties", maps({"headers": "{}"}), "it is a column of its own"),

@@ -14,7 +14,7 @@ from leveret.spark.deliveries import SCHEMA
 from leveret.spark.errors import BadOption, SparkSideError
 from leveret.spark.known import digest, found_in, ids_of, in_order, pack, unpack
 from leveret.spark.place import Place, component
-from leveret.spark.spool import NEW, SETTLED, Spool, TakenOver, folder_of, read_chunks
+from leveret.spark.spool import NEW, SETTLED, Extent, Spool, TakenOver, folder_of, read_chunks
 
 WINDOW_S = 3600.0
 
@@ -57,6 +57,30 @@ def ids(*names: str):
 
 def files(directory: Path, pattern: str = "*") -> list[str]:
     return sorted(path.name for path in directory.rglob(pattern) if path.is_file())
+
+
+def test_a_run_that_is_refused_claims_no_spool(tmp_path):
+    opened(tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    spool = Spool(place_in(tmp_path), vhost="/", queue="orders", cursor="to-lake", window_s=WINDOW_S)
+
+    def refuse(_: Extent) -> None:
+        raise SparkSideError("no")
+
+    with pytest.raises(SparkSideError, match="no"):
+        spool.open("another", refuse)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_files_that_are_not_the_spools_are_left_alone(tmp_path):
+    opened(tmp_path).write([chunk(b"a")], ids("a"))
+    for folder in ("batches", "settled", "epochs"):
+        strange = next(tmp_path.rglob("spool.json")).parent / folder / ".nfs0000.json"
+        strange.parent.mkdir(exist_ok=True)
+        strange.write_bytes(b"?")
+    spool = opened(tmp_path)
+    assert spool.settle(1) == [1]
+    assert len(files(tmp_path, ".nfs*")) == 3
 
 
 def test_a_batch_that_was_written_is_there_for_the_next_run(tmp_path):

@@ -213,6 +213,30 @@ def test_available_now_ends_though_what_it_counted_were_copies(broker, fresh, tm
     assert empties(broker.url, queue)
 
 
+@pytest.mark.filterwarnings("ignore:.*holds messages that have message_id and body of others")
+def test_available_now_ends_though_copies_come_for_ever(broker, fresh, tmp_path, monkeypatch):
+    queue, take, taken = fresh(), QueueConsumer.take, []
+
+    def take_and_publish(consumer: QueueConsumer, **limits: Any) -> list[Any]:
+        assert len(taken) < 20, "it does not end"
+        found = take(consumer, **limits)
+        taken.extend(found)
+        publish(broker.url, queue, ["same"])
+        return found
+
+    publish(broker.url, queue, ["same"])
+    with driving(options(broker.url, queue, tmp_path)) as driver:
+        driver.in_hand(1)
+        assert driver.batch()
+        driver.plan()
+        driver.reader.stop()
+        publish(broker.url, queue, ["same"] * 5)
+        driver.reader.prepareForTriggerAvailableNow()
+        monkeypatch.setattr(QueueConsumer, "take", take_and_publish)
+        assert not driver.plan()
+        assert len(taken) >= 5
+
+
 def test_a_consumer_that_is_cancelled_while_it_has_enough_in_hand_reads_on_at_once(
     broker, fresh, tmp_path, monkeypatch
 ):

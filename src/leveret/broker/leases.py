@@ -247,7 +247,7 @@ class Leases:
         try:
             self._write(replace(query, last=lease.number, void=void), lease, gone=passed)
         except StorageError:
-            self.queue.release(ranges)
+            self._put_back(ranges)
             raise
         query.last, query.void = lease.number, void
         for each in passed:
@@ -379,8 +379,8 @@ class Leases:
         queue.catch_up()
         looked = 0
         while looked < _DEAD_MAX:
-            ready = queue.ready
-            share = -(-ready // (1 + len(queue.consumers)))
+            waiting = queue.ready + queue.delayed
+            share = -(-queue.ready // (1 + len(queue.consumers)))
             count = share if max_messages is None else min(max_messages, share)
             if queue.prioritised:  # each is found by itself
                 count = min(count, weighing.COUNT_MAX)
@@ -389,7 +389,7 @@ class Leases:
             ranges = queue.lease(count, who=query.label) if count else []
             if ranges or not count:
                 return ranges
-            if queue.ready == ready:
+            if queue.ready + queue.delayed == waiting:
                 raise LeaseRefused(
                     "busy",
                     f"the next messages of {queue} can't be taken, nor buried, before something is written",
@@ -397,13 +397,19 @@ class Leases:
                 )
             living = queue.lease(min(queue.ready, _SWEPT), who=query.label) if queue.ready else []
             if living:
-                queue.release(living)  # the dead ones among them are gone
-            looked += ready - queue.ready
+                self._put_back(living)  # the dead ones among them are gone
+            looked += waiting - queue.ready - queue.delayed
         raise LeaseRefused(
             "busy",
             f"the next messages of {queue} had all expired, or been returned too often",
             hint="There may be others behind them: ask again.",
         )
+
+    def _put_back(self, ranges: Sequence[Range]) -> None:
+        """Taken, and given to nobody."""
+        self.queue.release(ranges)
+        if self.queue.cursor.audited:
+            self.queue.cursor.note_withheld(ranges)
 
     def _take_again(self, query: Query, lease: LeaseNote) -> None:
         """An expired lease holds its messages again, if all of them are still there."""

@@ -204,8 +204,8 @@ class AmqpSocket(asyncio.Protocol):
         """Twice per interval: is the peer alive, and does it know that we are?"""
         interval_s = self.connection.heartbeat_s
         now_s = self._loop.time()
-        if now_s - self._beat_due_s >= interval_s / 2:
-            self._received_s = now_s  # it was this loop that could not hear
+        late_s = now_s - self._beat_due_s  # so long this loop could not hear
+        self._received_s = min(now_s, self._received_s + late_s)
         unsent = self._transport.get_write_buffer_size()
         if self._choked and unsent < self._unsent:  # it reads, which is a sign of life too
             self._received_s = now_s

@@ -58,8 +58,9 @@ class Place:
         return self._shown
 
     def names(self, folder: str) -> list[str]:
-        """Of the whole files in a folder."""
-        return [info.base_name for info in self._listed(folder) if _UNFINISHED not in info.base_name]
+        """Of the whole files in a folder; those that begin with a dot are somebody else's (`.nfs…`)."""
+        names = [info.base_name for info in self._listed(folder)]
+        return [name for name in names if _UNFINISHED not in name and not name.startswith(".")]
 
     def _listed(self, folder: str) -> list[fs.FileInfo]:
         selector = fs.FileSelector(self._path(folder), allow_not_found=True)

@@ -291,7 +291,7 @@ def _seconds(column: pa.TimestampArray | None) -> pa.UInt64Array | None:
         return None
     instants = column.cast(pa.timestamp("us", "UTC"))
     seconds = pc.floor_temporal(instants, unit="second").cast(pa.timestamp("s", "UTC")).cast(pa.int64())
-    _refuse("timestamp", column, pc.less(seconds, 0), "AMQP has no time before 1970")
+    _refuse("timestamp", instants, pc.less(seconds, 0), "AMQP has no time before 1970")
     return seconds.cast(pa.uint64())
 
 

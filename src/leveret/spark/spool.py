@@ -108,6 +108,8 @@ class Spool:
         """`window_s` is how long ids are known after their batch was settled."""
         self._place = place
         self._owner = _Owner(_FORMAT, vhost, queue, cursor)
+        self._said: _Owner | None = None
+        """What spool.json says."""
         self._window_s = window_s
         self._clock = clock
         self._epoch = ""
@@ -132,8 +134,10 @@ class Spool:
     def open(self, cluster: str = "", check: Callable[[Extent], None] = lambda _: None) -> None:
         """Takes over from earlier runs and reads what they left; those of another broker are left alone, and
         those that `check` refuses."""
-        self._check_owner(cluster)
+        self._check_owner()
+        self._check_cluster(cluster)
         check(self._seen())
+        self._own(cluster)
         self._begin_epoch()
         self._read_settled()
         self._read_batches()
@@ -152,18 +156,8 @@ class Spool:
     def claim(self, cluster: str) -> None:
         """The broker with this name is the one whose queue it is; a spool without one takes the first that
         comes, and a broker without a name takes any spool."""
-        if not cluster or cluster == self._owner.cluster:
-            return
-        if self._owner.cluster:
-            raise SparkSideError(
-                f"the spool at {self._place} is of a queue of broker '{self._owner.cluster}', not of "
-                f"'{cluster}'",
-                hint="choose another spoolLocation or cursor; if only the broker's name is new, delete "
-                "spool.json there",
-            )
-        self._owner = msgspec.structs.replace(self._owner, cluster=cluster)
-        self._place.delete(["spool.json"])  # without it a spool is anybody's, with what is in it
-        self._write_owner()
+        self._check_cluster(cluster)
+        self._own(cluster)
 
     # batches
 
@@ -267,11 +261,9 @@ class Spool:
 
     # opening
 
-    def _check_owner(self, cluster: str) -> None:
+    def _check_owner(self) -> None:
         data = self._place.read("spool.json")
         if data is None:
-            self._owner = msgspec.structs.replace(self._owner, cluster=cluster)
-            self._write_owner()
             return
         try:
             found = msgspec.json.decode(data, type=_Owner)
@@ -289,18 +281,33 @@ class Spool:
                 f"'{self._owner.cursor}'",
                 hint="choose another spoolLocation",
             )
-        self._owner = found
-        self.claim(cluster)
+        self._owner = self._said = found
 
-    def _write_owner(self) -> None:
+    def _check_cluster(self, cluster: str) -> None:
+        if cluster and self._owner.cluster not in ("", cluster):
+            raise SparkSideError(
+                f"the spool at {self._place} is of a queue of broker '{self._owner.cluster}', not of "
+                f"'{cluster}'",
+                hint="choose another spoolLocation or cursor; if only the broker's name is new, delete "
+                "spool.json there",
+            )
+
+    def _own(self, cluster: str) -> None:
+        """The spool says whose it is."""
+        if cluster:
+            self._owner = msgspec.structs.replace(self._owner, cluster=cluster)
+        if self._said == self._owner:
+            return
+        if self._said is not None:
+            self._place.delete(["spool.json"])  # without it a spool is anybody's, with what is in it
         self._place.write_bytes("spool.json", msgspec.json.encode(self._owner))
+        self._said = self._owner
 
     def _seen(self) -> Extent:
         """By the names of files, which an earlier run may still write. What it settles meanwhile is seen as
         that or as a batch, because batches are looked at first."""
-        names = self._place.names("batches")
+        manifests = {int(name[:20]) for name in self._place.names("batches") if name.endswith(".json")}
         settled = max((int(name[:20]) for name in self._place.names("settled")), default=0)
-        manifests = {int(name[:20]) for name in names if name.endswith(".json")}
         return Extent(settled, frozenset(number for number in manifests if number > settled))
 
     def _begin_epoch(self) -> None:

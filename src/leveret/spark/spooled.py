@@ -324,8 +324,8 @@ class SpoolStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             taken = consumer.take(max_messages=room, max_bytes=max_bytes, wait_s=_WAIT_S)
             self._refuse_streams(consumer, taken)
             new = self._without_known(spool, taken)
-            if self._budget is not None:  # copies may be of what was not counted, or was before
-                self._budget -= len(new.messages)
+            if self._budget is not None:
+                self._budget -= _counted(taken, new)
             if new.messages:
                 return self._spooled(spool, new)
             if taken:
@@ -457,6 +457,12 @@ class SpoolStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if sentence not in self._warned:
             self._warned.add(sentence)
             warnings.warn(sentence, RuntimeWarning, stacklevel=2)
+
+
+def _counted(taken: list[Delivery], new: _New) -> int:
+    """How many of these the broker had counted: not copies that come again, of which nobody knows."""
+    first = sum(not delivery.wire_redelivered for delivery in taken)
+    return first + sum(message.delivery.wire_redelivered for message in new.messages)
 
 
 def _message_id(delivery: Delivery) -> str | None:
