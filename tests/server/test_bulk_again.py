@@ -13,6 +13,7 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
 from leveret.broker import deadletters
+from leveret.broker.queue import Queue
 from leveret.flight import actions
 from leveret.server.flight.answers import Answers
 from leveret.storage.errors import StorageFull
@@ -86,6 +87,30 @@ def test_what_was_looked_at_behind_dead_messages_was_delivered_to_nobody(leveret
         step = {Kind.LEASED: 1, Kind.WITHHELD: -1}.get(entry.kind, 0)
         given.update({offset: step for start, stop in entry.ranges for offset in range(start, stop)})
     assert +given == {0: 1, 1301: 1}
+
+
+def test_a_message_whose_delay_ends_while_others_are_buried_is_leased(
+    leveret_broker, leveret_clock, monkeypatch
+):
+    """As many are ready then as before, and yet something was written."""
+    declare(leveret_broker, [b"worn out", b"delayed"], {"x-delivery-limit": 1})
+    broker = leveret_broker.server.broker
+    cursor = broker.vhosts["/"].queues[QUEUE].cursor
+
+    def prepare() -> None:
+        for _ in range(3):
+            cursor.give_back(cursor.take(1))
+        cursor.take(2)
+        cursor.give_back([(0, 1)], counted=False)
+        cursor.give_back([(1, 2)], not_before_us=broker.now_us() + 1000, counted=False)
+
+    leveret_broker.call(prepare)
+    asked = Asked(leveret_broker)
+    opened = asked.open()
+    monkeypatch.setattr(Queue, "_wake_delayed", lambda queue: None)  # it was looked for a moment before
+    leveret_clock.advance(0.01)
+    assert asked.lease(opened, 0, max_messages=1).messages == 1
+    assert asked.offsets(opened, 0, 1) == [1]
 
 
 def test_on_a_full_disk_dead_messages_are_looked_at_once(leveret_broker):
