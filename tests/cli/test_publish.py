@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -342,13 +343,19 @@ def test_ctrl_c_does_not_wait_for_a_place_in_the_window():
     assert ran.result["interrupted"]
 
 
-def test_ctrl_c_while_it_connects_ends_it():
+@pytest.mark.parametrize("tries_again", [False, True])
+def test_ctrl_c_while_it_connects_ends_it(tries_again: bool):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent.settimeout(LIMIT_S)
         url = f"amqp://127.0.0.1:{silent.getsockname()[1]}/"
         process = started("publish", "-q", "q", "--connect-timeout", 600, url=url)
         connected, _ = silent.accept()
         with connected:
+            if tries_again:
+                silent.close()
+                connected.close()
+                with pytest.raises(subprocess.TimeoutExpired):
+                    process.wait(0.5)  # it goes on
             process.send_signal(signal.SIGINT)
             assert finished(process).code == 130
 
