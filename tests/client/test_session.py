@@ -5,6 +5,7 @@ import shutil
 import socket
 import ssl
 import subprocess
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -452,6 +453,31 @@ def test_a_broker_that_falls_silent_is_noticed(proxy: Proxy) -> None:
             assert isinstance(error, ConnectionLost)
             assert "silent" in error.sentence
             assert error.retryable
+
+    asyncio.run(run())
+
+
+def test_a_broker_is_not_silent_because_the_client_could_not_hear(proxy: Proxy) -> None:
+    async def run() -> None:
+        async with connected(proxy.url, heartbeat_s=10) as session:
+            session._received_s -= 60  # as if a beat came a minute late, and nothing was read meanwhile
+            session._beat_due_s = asyncio.get_running_loop().time() - 60
+            session._beat()
+            assert session.error is None
+
+    asyncio.run(run())
+
+
+def test_a_broker_that_falls_silent_is_noticed_by_a_client_that_is_always_late(proxy: Proxy) -> None:
+    async def run() -> None:
+        async with connected(proxy.url, heartbeat_s=1) as session:
+            proxy.fall_silent()
+            lates = 0
+            while session.error is None:
+                time.sleep(1.1)
+                await asyncio.sleep(0)
+                lates += 1
+                assert lates < 12, "it waits on"
 
     asyncio.run(run())
 

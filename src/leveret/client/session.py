@@ -349,8 +349,8 @@ class Session(asyncio.Protocol):
     def _beat(self) -> None:
         """Twice per interval: is the broker alive, and does it know that we are?"""
         now_s = self._loop.time()
-        if now_s - self._beat_due_s >= self.heartbeat_s / 2:
-            self._received_s = now_s  # it was this loop that could not hear
+        late_s = now_s - self._beat_due_s  # so long this loop could not hear
+        self._received_s = min(now_s, self._received_s + late_s)
         if now_s - self._received_s >= 2 * self.heartbeat_s and not self._paused:
             address, silent_s = self.endpoint.address, int(now_s - self._received_s)
             self._end(ConnectionLost(f"{address} has been silent for {silent_s} s: no heartbeat came"))
