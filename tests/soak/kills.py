@@ -152,7 +152,7 @@ def play(scene: Scene, kind: str, *, victim: str, phase: str, rounds: int) -> No
     pipeline = scene.pipelines[kind]
     scene.driver.wait_until_started()
     pipeline.wait_until_empty()
-    failed, began_s = len(scene.failures()), time.monotonic()
+    failed, copies_before, began_s = len(scene.failures()), pipeline.copies, time.monotonic()
     for number in range(rounds):
         with held_at(pipeline, phase, scene) as wait:
             pipeline.publish(MESSAGES)
@@ -165,9 +165,12 @@ def play(scene: Scene, kind: str, *, victim: str, phase: str, rounds: int) -> No
             said = f"{scene.driver.said}\n{scene.broker.errors}"
             raise AssertionError(f"round {number}, {victim} at {phase}: {error}\n{said}") from error
     took_s = (time.monotonic() - began_s) / rounds
+    copies = (
+        f" but for {pipeline.copies - copies_before} copies with their ids" if pipeline.tells_copies else ""
+    )
     restarts = scene.failures()[failed:]
     print(
-        f"\n{victim} killed at '{phase}' ({kind}): {rounds} rounds, nothing lost, nothing twice; "
+        f"\n{victim} killed at '{phase}' ({kind}): {rounds} rounds, nothing lost, nothing twice{copies}; "
         f"{took_s:.1f} s a round, {len(restarts)} restarts of queries",
         flush=True,
     )

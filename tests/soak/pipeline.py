@@ -2,7 +2,8 @@
 
 Owns the places of one query (queue, checkpoint, table, gates), publishing with confirms and ids of their own,
 and reading what the query has written: for a table what its log names, for a queue what a consumer would see.
-Killing is left to `kills`.
+On RabbitMQ a row may come again, and then with the id that it had: such copies count once, and anything else
+that comes twice is one too many. Killing is left to `kills`.
 """
 
 import json
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pika
 import pyarrow.parquet as pq
 
 from leveret.flight.actions import Planned, Snapshot
@@ -46,6 +48,10 @@ class Pipeline:
         self._sent: list[str] = []
         self._read: dict[Path, list[str]] = {}
         self._logged: dict[Path, list[Path]] = {}
+        self._taken: dict[str, str] = {}
+        """Bodies by ids, of a target that can't be looked at without taking."""
+        self.copies = 0
+        """Rows that came again with the id that they had."""
         self.gates = Gates(self._place / "gates")
         publish(broker.url(), self.queue, [])
         publish(broker.url(), self.target, [])
@@ -86,12 +92,17 @@ class Pipeline:
         self._sent += more
 
     @property
+    def tells_copies(self) -> bool:
+        """Whether rows may come again: with the id that they had."""
+        return self.kind == QUEUE and self._broker.spools
+
+    @property
     def published(self) -> int:
         return len(self._sent)
 
     def arrived(self) -> list[str]:
         if self.kind == QUEUE:
-            return list(self._in_target())
+            return self._out_of_target() if self.tells_copies else list(self._in_target())
         files = self._in_log() if self.kind == FILE else self._in_batches()
         return [row for file in files for row in self._rows(file)]
 
@@ -154,6 +165,23 @@ class Pipeline:
                 ticket = ReadTicket(vhost="/", queue=self.target, log_id=seen.log_id, ranges=portion.ranges)
                 for batch in calls.read(ticket):
                     yield from (body.decode() for body in batch.column("body").to_pylist())
+
+    def _out_of_target(self) -> list[str]:
+        """As a consumer that knows what it has had."""
+        connection = pika.BlockingConnection(pika.URLParameters(self._broker.url()))
+        channel = connection.channel()
+        for method, properties, body in channel.consume(self.target, inactivity_timeout=LOOK_EVERY_S):
+            if method is None:
+                break
+            name, row = properties.message_id, body.decode()
+            assert name, f"{row} has no id"
+            self.copies += name in self._taken
+            first = self._taken.setdefault(name, row)
+            assert first == row, f"{name} is the id of {first} and of {row}"
+            channel.basic_ack(method.delivery_tag)
+        channel.cancel()
+        connection.close()
+        return list(self._taken.values())
 
 
 def _text(file: Path) -> str:

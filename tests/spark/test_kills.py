@@ -40,3 +40,9 @@ def test_an_executor_is_killed_whose_task_has_staged_its_rows(stage):
 
 def test_a_driver_is_killed_when_rows_are_staged_and_not_committed(stage):
     stage.play(SETTING, QUEUE, victim="driver", phase=BEFORE_COMMIT, rounds=1)
+
+
+@pytest.mark.needs_rabbitmq
+def test_a_python_worker_is_killed_that_has_published_its_rows_to_rabbitmq(stage):
+    setting = Setting((QUEUE,), on_rabbitmq=True)
+    stage.play(setting, QUEUE, victim="python-worker", phase=STAGED, rounds=1)
