@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from leveret.testing.broker import Broker
 from tests.client.conftest import fresh  # noqa: F401  (a fixture)
+from tests.differential import rabbitmq as running
 from tests.differential.rabbitmq import rabbitmq  # noqa: F401  (a fixture)
 from tests.spark.settings import SETTINGS
 from tests.tools import reason_to_skip
@@ -46,3 +47,16 @@ def own_leveret(tmp_path: Path) -> Iterator[Broker]:
     """One that a test may restart."""
     with Broker(tmp_path / "data", flight=True) as broker:
         yield broker
+
+
+@pytest.fixture
+def impatient(rabbitmq: running.RabbitMQ) -> Iterator[running.RabbitMQ]:  # noqa: F811
+    """A RabbitMQ that waits half a second for acks, as new channels see it, and looks five times a second."""
+    shorter = {"consumer_timeout": 500, "channel_tick_interval": 200}
+    before = {name: rabbitmq.rabbitmqctl("eval", f"application:get_env(rabbit, {name}).") for name in shorter}
+    for name, value in shorter.items():
+        rabbitmq.rabbitmqctl("eval", f"application:set_env(rabbit, {name}, {value}).")
+    yield rabbitmq
+    for name, value in before.items():
+        number = value.strip().removeprefix("{ok,").removesuffix("}")
+        rabbitmq.rabbitmqctl("eval", f"application:set_env(rabbit, {name}, {number}).")

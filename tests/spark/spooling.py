@@ -17,6 +17,8 @@ from leveret.spark.options import SourceOptions
 from leveret.spark.spooled import SpoolStreamReader
 
 WAIT_S = 20.0
+LOST_PATIENCE = "delivery acknowledgement on channel"
+"""What RabbitMQ logs when it closes a channel for that."""
 
 
 def options(url: str, queue: str, spool: Path | str, **more: str) -> SourceOptions:

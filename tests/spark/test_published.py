@@ -1,6 +1,7 @@
 """Writing to a broker that is not Leveret: a real RabbitMQ."""
 
 import datetime
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 
@@ -12,7 +13,7 @@ from leveret.spark.options import SinkOptions
 from leveret.spark.published import NotPublished, PublishStreamWriter, PublishWriter, producer_of
 from leveret.spark.rows import BadValue
 from leveret.spark.sink import Attempt, Staged
-from tests.client.proxy import CONFIRM, PUBLISHED_BODY, Proxy, Where
+from tests.client.proxy import CONFIRM, PUBLISHED_BODY, How, Proxy, Where
 from tests.spark.tasks import bodies, channel, declare, drained, run_task, schema_of, texts_in
 
 pytestmark = pytest.mark.needs_rabbitmq
@@ -219,6 +220,19 @@ def test_a_task_whose_wire_is_cut_ends_well_and_no_row_is_lost(rabbitmq, queue, 
         assert proxy.connections > len(faults)
     found = drained(rabbitmq.url, queue)
     assert {(properties.message_id, body.decode()) for properties, body in found} == expected(query)
+
+
+def test_rows_are_under_way_before_the_first_is_confirmed(rabbitmq, queue, fresh):
+    query = fresh("query")
+    with Proxy(rabbitmq.url) as proxy, ThreadPoolExecutor(1) as task:
+        proxy.plan(CONFIRM, how=How.STALL)
+        ran = task.submit(run_task, stream(proxy, queue), batches_of(ROWS[:1]), query=query)
+        try:
+            assert proxy.wait_for(PUBLISHED_BODY, len(ROWS[0]))
+            assert not proxy.passed[CONFIRM]
+        finally:
+            proxy.cut()
+        assert ran.result().rows == len(ROWS[0])
 
 
 def test_a_task_that_failed_because_its_wire_stayed_cut_is_run_again(rabbitmq, queue, fresh):

@@ -18,6 +18,7 @@ from leveret.broker.definitions import PermissionRow, UserRow
 from leveret.spark import register
 from leveret.testing.broker import Broker
 from tests.spark.queues import bodies, publish
+from tests.spark.spooling import wait_until
 
 pytestmark = [pytest.mark.needs_java, pytest.mark.timeout(600)]
 
@@ -81,6 +82,12 @@ def run_once(rows, place: Path):
     return query
 
 
+def texts_in(place: Path) -> str:
+    """All that its files have in them: checkpoints, spools, logs."""
+    files = (file for file in place.rglob("*") if file.is_file())
+    return "".join(file.read_bytes().decode("utf-8", "replace") for file in files)
+
+
 def sentence(raised) -> str:
     return str(raised.value)
 
@@ -95,7 +102,8 @@ def test_a_queue_becomes_a_table_and_is_acked(spark, leveret, queue, tmp_path):
     run_once(rows, tmp_path)
     assert written(spark, tmp_path) == bodies(0, 1010)
     assert (leveret.depth(queue), leveret.unacked(queue)) == (0, 0)
-    assert sum(progress["numInputRows"] for progress in query.recentProgress) == 1000
+    batches = [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
+    assert batches == [400, 400, 200]
 
 
 def test_an_idle_stream_has_acked_its_last_batch_and_shows_its_lag(spark, leveret, queue, tmp_path):
@@ -196,9 +204,7 @@ def test_passwords_are_in_no_plan_no_progress_no_log_and_no_checkpoint(
     shown.write(query._jsq.toString())
     with contextlib.redirect_stdout(shown):
         query.explain(True)
-    for file in (tmp_path / "checkpoint").rglob("*"):
-        if file.is_file():
-            shown.write(file.read_bytes().decode("utf-8", "replace"))
+    shown.write(texts_in(tmp_path / "checkpoint"))
     copied = batch.select("body", f.lit(f"{queue}-copy").alias("routing_key"))
     publish(leveret.url, f"{queue}-copy", [])
     copied.write.format("leveret").options(**login).mode("append").save()
@@ -208,13 +214,35 @@ def test_passwords_are_in_no_plan_no_progress_no_log_and_no_checkpoint(
     assert query.awaitTermination(WAIT_S)
     with contextlib.redirect_stdout(shown):
         query.explain(True)
-    for file in (tmp_path / "forwarded").rglob("*"):
-        if file.is_file():
-            shown.write(file.read_bytes().decode("utf-8", "replace"))
+    shown.write(texts_in(tmp_path / "forwarded"))
     logged = log_file.read_text("utf-8", "replace")
     assert "Starting task" in logged
     assert SECRET not in shown.getvalue() + logged
     assert written(spark, tmp_path) == bodies(0, 5)
+
+
+@pytest.mark.needs_rabbitmq
+def test_nor_are_those_for_rabbitmq_nor_in_the_spool(spark, rabbitmq, queue, tmp_path, log_file):
+    publish(rabbitmq.url, queue, bodies(0, 5))
+    rabbitmq.rabbitmqctl("add_user", "spark", SECRET)
+    rabbitmq.rabbitmqctl("set_permissions", "spark", ".*", ".*", ".*")
+    url = rabbitmq.url.replace("guest:guest", f"spark:{SECRET}")
+    options = {"url": url, "queue": queue, "cursor": "lake", "spoolLocation": str(tmp_path / "spool")}
+    rows = spark.readStream.format("leveret").options(**options).load()
+    writing = rows.select("body", f.lit(queue).alias("routing_key")).writeStream.format("leveret")
+    query = writing.options(url=url, checkpointLocation=str(tmp_path / "checkpoint")).start()
+    shown = io.StringIO()
+    try:
+        is_written = lambda: any(each["numInputRows"] for each in query.recentProgress)  # noqa: E731
+        wait_until(is_written, "a batch was written", timeout_s=WAIT_S)
+        shown.write(repr(query.recentProgress) + query._jsq.toString() + texts_in(tmp_path))
+        with contextlib.redirect_stdout(shown):
+            query.explain(True)
+    finally:
+        query.stop()
+        rabbitmq.rabbitmqctl("delete_user", "spark")
+    assert "Starting task" in log_file.read_text("utf-8", "replace")
+    assert SECRET not in shown.getvalue() + texts_in(tmp_path)
 
 
 @pytest.mark.usefixtures("accounts")

@@ -26,8 +26,7 @@ from leveret.spark.spooled import SpoolStreamReader
 from leveret.testing.broker import Broker
 from tests.client.proxy import ACK, DELIVERED_BODY, Proxy, Where
 from tests.client.stage import dead_url
-from tests.differential.rabbitmq import RabbitMQ
-from tests.spark.spooling import WAIT_S, Driver, driving, options, publish, ready, wait_until
+from tests.spark.spooling import LOST_PATIENCE, WAIT_S, Driver, driving, options, publish, ready, wait_until
 
 pytestmark = pytest.mark.needs_rabbitmq
 
@@ -184,22 +183,6 @@ def test_a_channel_that_the_broker_closes_is_opened_again(rabbitmq, fresh, tmp_p
         assert consumer._connection.connection.sessions == 1
     assert driver.rows == sent
     assert empties(rabbitmq.url, queue)
-
-
-LOST_PATIENCE = "delivery acknowledgement on channel"
-
-
-@pytest.fixture
-def impatient(rabbitmq) -> Iterator[RabbitMQ]:
-    """A RabbitMQ that waits half a second for acks, as new channels see it, and looks five times a second."""
-    shorter = {"consumer_timeout": 500, "channel_tick_interval": 200}
-    before = {name: rabbitmq.rabbitmqctl("eval", f"application:get_env(rabbit, {name}).") for name in shorter}
-    for name, value in shorter.items():
-        rabbitmq.rabbitmqctl("eval", f"application:set_env(rabbit, {name}, {value}).")
-    yield rabbitmq
-    for name, value in before.items():
-        number = value.strip().removeprefix("{ok,").removesuffix("}")
-        rabbitmq.rabbitmqctl("eval", f"application:set_env(rabbit, {name}, {number}).")
 
 
 def test_a_batch_that_takes_longer_than_rabbitmq_waits_for_acks_is_read_once(impatient, fresh, tmp_path):
