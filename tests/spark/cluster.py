@@ -142,7 +142,7 @@ def environment_of(home: Path, programs: Path) -> dict[str, str]:
 
 
 class Standalone:
-    """A master and two workers on loopback, each in a directory of its own."""
+    """A master and two workers on loopback, each in a directory of its own, and for Spark on another host."""
 
     def __init__(self, place: Path, programs: Path) -> None:
         """`programs` is where workers find their Python."""
@@ -156,7 +156,10 @@ class Standalone:
             listening = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
             log = self._start(ending, "master", "master.Master", *listening)
             self.url = _wait_for(log, r"Starting Spark master at (spark://\S+)")
-            logs = [self._start(ending, name, "worker.Worker", *self._offer(), self.url) for name in "ab"]
+            logs = [
+                self._start(ending, name, "worker.Worker", *_offer(host), self.url)
+                for name, host in zip("ab", ("127.0.0.1", "127.0.0.2"), strict=True)
+            ]
             for each in logs:
                 _wait_for(each, "(Successfully registered) with master")
             self._ending = ending.pop_all()
@@ -164,9 +167,6 @@ class Standalone:
 
     def __exit__(self, *_: object) -> None:
         self._ending.close()
-
-    def _offer(self) -> tuple[str, ...]:
-        return "--host", "127.0.0.1", "--webui-port", "0", "--cores", "1", "--memory", "1g"
 
     def _start(self, ending: contextlib.ExitStack, name: str, kind: str, *arguments: str) -> Path:
         """The file it logs to."""
@@ -177,6 +177,10 @@ class Standalone:
         command = [str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}", *arguments]
         ending.enter_context(_running(command, place, environment, log))
         return log
+
+
+def _offer(host: str) -> tuple[str, ...]:
+    return "--host", host, "--webui-port", "0", "--cores", "1", "--memory", "1g"
 
 
 def submit(

@@ -5,14 +5,19 @@
 
 Each of the sinks gets all rows; each of the sources is a table in `place` afterwards, under its name. Both
 are options of the format, which the program makes known itself with `"register": true`. Where driver and
-executors have Python and Leveret from is in the file `answer`.
+executors have Python and Leveret from is in the file `answer`. With `"straggling"`, a directory, the first
+attempt at one of two tasks gives all its rows and then does not end; each attempt leaves a file there.
 """
 
 import json
 import os
 import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
@@ -21,6 +26,18 @@ def here() -> dict:
     import leveret
 
     return {"python": sys.executable, "leveret": leveret.__file__, "cwd": os.getcwd(), "pid": os.getpid()}
+
+
+def straggling(place: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def passing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from batches
+        task = TaskContext.get()
+        assert task is not None
+        Path(place, f"{task.partitionId()}.{task.attemptNumber()}").touch()
+        if (task.partitionId(), task.attemptNumber()) == (1, 0):
+            time.sleep(600)
+
+    return passing
 
 
 def start(spark: SparkSession, options: dict, table: str) -> StreamingQuery:
@@ -36,6 +53,8 @@ def main(job: dict) -> None:
 
         leveret.spark.register(spark)
     rows = spark.range(job["rows"], numPartitions=2).selectExpr("CAST(id AS STRING) AS body")
+    if place := job.get("straggling"):
+        rows = rows.mapInArrow(straggling(place), rows.schema)
     for options in job["sinks"]:
         rows.write.format("leveret").options(**options).mode("append").save()
     sources = job["sources"].items()

@@ -33,6 +33,11 @@ pytestmark = [pytest.mark.needs_java, pytest.mark.timeout(600)]
 ROWS = 1_000
 LEVERET, QUEUE, STREAM = "from-leveret", "from-a-queue-of-rabbitmq", "from-a-stream-of-rabbitmq"
 """The tables, whose names queues and streams have too."""
+SPECULATING = {
+    "spark.speculation": "true",
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.quantile": "0.5",
+}
 
 
 class Ran(NamedTuple):
@@ -140,6 +145,19 @@ def test_on_a_master_and_two_workers_that_get_leveret_with_the_job(leveret: Brok
         assert "leveret.zip" in each["leveret"]
     places = {Path(each["cwd"]).relative_to(tmp_path).parts[0] for each in answer["executors"]}
     assert places == {"a", "b"}
+
+
+def test_a_task_that_is_run_twice_at_a_time_writes_its_rows_once(leveret: Broker, tmp_path: Path):
+    """Spark speculates: on the other worker, while the first attempt has given its rows and does not end."""
+    programs = executor_environment(tmp_path, with_leveret=True)
+    attempts = tmp_path / "attempts"
+    attempts.mkdir()
+    job = job_for(leveret, "from-leveret-twice", tmp_path / "shared") | {"straggling": str(attempts)}
+    with Standalone(tmp_path, programs) as cluster:
+        submit(tmp_path, cluster.url, job, settings=SPECULATING)
+    assert {each.name for each in attempts.iterdir()} >= {"0.0", "1.0", "1.1"}
+    assert numbers(table(tmp_path / "shared" / LEVERET)) == list(range(ROWS))
+    assert (leveret.depth("from-leveret-twice"), leveret.unacked("from-leveret-twice")) == (0, 0)
 
 
 @only_in_soak
