@@ -131,6 +131,23 @@ class TestStages:
         assert [(each.code, each.text) for each in strange] == [(403, said)] * 4
         assert asked(actions.Commit("/", "writer", 1, ["s"]), "ann") == actions.Committed(1, False)
 
+    def test_whose_a_query_is_does_not_take_a_look_at_all_it_has_staged(self, asked, monkeypatch):
+        for number in range(20):
+            assert asked.stage("s", [b"%d" % number], before=number) == actions.Done()
+        looks = []
+
+        class Watched(list):
+            def __iter__(self):
+                looks.append(self)
+                return super().__iter__()
+
+        stages = asked.broker.server.broker.vhosts["/"].stages
+        for name, parts in stages._stages.items():
+            monkeypatch.setitem(stages._stages, name, Watched(parts))
+        guest = asked.broker.server.broker.accounts.users["guest"]
+        asked.broker.call(lambda: stages._check_owner("writer", guest))
+        assert looks == []
+
     def test_an_administrator_may_go_on_with_the_query_of_another(self, asked):
         add_user(asked.broker, "ann")
         asked.stage("s", [b"1"], before=0, user="ann")

@@ -17,6 +17,7 @@ from leveret.broker.accounts import hash_password
 from leveret.broker.definitions import PermissionRow, UserRow
 from leveret.broker.groups.partition import Partition
 from leveret.broker.groups.registry import Groups
+from leveret.broker.stages import Stages
 from leveret.flight import actions
 from leveret.flight.actions import At
 from leveret.flight.tickets import unpack_ranges
@@ -149,6 +150,14 @@ def test_an_abort_settles_for_groups_what_they_have_not_skipped_or_lost(ask):
     assert (group.lag, ask.stream().ready) == (0, 0)
 
 
+def join(ask: Asking, name: str) -> None:
+    def bind(channel: Any) -> None:
+        channel.queue_declare(name, durable=True, arguments={"x-queue-type": "stream"})
+        channel.queue_bind(name, "s", "1")
+
+    ask.on_channel(bind)
+
+
 def seek_back(ask: Asking) -> None:
     partition = ask.broker.server.broker.vhosts["/"].groups.get("s", "q").partitions["s0"]
     ask.broker.call(lambda: partition.seek(0, who=b"me", why=b"a test"))
@@ -188,6 +197,46 @@ def test_a_crash_brings_no_aborted_rows_to_a_group_that_begins(ask, monkeypatch,
     if begin is bind:  # that is gone with the crash
         bind(ask)
     assert ask.lag(subject="s") == len(FIVE)
+
+
+def test_a_checkpoint_that_does_not_name_a_partition_reads_it_from_its_beginning_whoever_has_had_it(ask):
+    """The checkpoint is an older one than the last: it rules, there as in the partitions that it names."""
+    ask.publish(*FIVE)
+    epoch = ask(actions.Follow("/", "s", True, query="q", at=At("first"))).epoch
+    join(ask, "joins")
+    ask.publish(*FIVE, key="joins")
+    for offsets in ({"s0": 2}, {"s0": 2, "joins": 5}, {"s0": 2}):
+        found = ask(actions.Advance("/", "s", True, query="q", epoch=epoch, offsets=offsets)).stretches
+        starts = {"s0": 0, "joins": 0} | offsets
+        assert {each.stream: (each.start, each.stop) for each in found} == {
+            name: (start, 5) for name, start in starts.items()
+        }
+
+
+def test_a_partition_joins_a_topic_whose_name_a_queue_has_too(ask):
+    epoch = ask(actions.Follow("/", "s", True, query="q", at=At("first"))).epoch
+    ask.on_channel(lambda channel: channel.queue_declare("s", durable=True))
+    join(ask, "joins")
+    ask.publish(*FIVE, key="joins")
+    found = ask(actions.Advance("/", "s", True, query="q", epoch=epoch, offsets={"s0": 0})).stretches
+    assert {each.stream: each.stop for each in found} == {"s0": 0, "joins": 5}
+
+
+def test_what_may_be_read_is_found_without_a_look_at_each_batch_that_is_staged(ask, monkeypatch):
+    for number in range(20):
+        ask.stage(0, [b"a"], stage=f"task {number}")
+        ask.publish(b"x")
+
+    def slow(*_: Any) -> Any:
+        raise AssertionError("all of them")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Stages, "hidden", slow)
+        assert ask.broker.call(lambda: ask.stream().readable()) == 0
+    ask.crash()
+    assert ask.broker.call(lambda: ask.stream().readable()) == 0
+    ask(actions.Abort("/", "writer", 0, []))
+    assert ask.broker.call(lambda: ask.stream().readable()) == ask.stream().log.next
 
 
 def test_a_stage_that_expires_lets_readers_go_on(ask):

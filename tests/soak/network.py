@@ -27,6 +27,7 @@ class Network:
         self._listeners: list[socket.socket] = []
         self._lock = threading.Lock()
         self._ends: set[socket.socket] = set()
+        self._silent: set[socket.socket] = set()
 
     def __enter__(self) -> "Network":
         self._listen()
@@ -43,6 +44,11 @@ class Network:
         self._cut()
         yield
         self._listen()
+
+    def fall_silent(self) -> None:
+        """Nothing arrives any more over connections there are, and nobody is told; new ones are welcome."""
+        with self._lock:
+            self._silent |= self._ends
 
     def _listen(self) -> None:
         for port in self._ports:
@@ -86,7 +92,8 @@ class Network:
     def _carry(self, source: socket.socket, target: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(READ_BYTES):
-                target.sendall(data)
+                if source not in self._silent:
+                    target.sendall(data)
         with self._lock:
             self._ends.discard(source)
         for end in (source, target):

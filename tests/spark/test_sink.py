@@ -232,6 +232,16 @@ def test_an_aborted_batch_write_leaves_nothing(leveret, queue, run):
     assert texts_in(leveret.url, queue) == []
 
 
+def test_a_batch_write_that_is_given_up_after_its_commit_came_through_says_so(leveret, queue, run, caplog):
+    said = options(leveret, queue)
+    writer = StageWriter(said, schema_of(bodies("x")), find(said))
+    staged = run(writer, [bodies("a")])
+    writer.commit([staged])  # and its answer is lost
+    writer.abort([staged])
+    assert "its rows are there. Look before you write them again" in caplog.text
+    assert texts_in(leveret.url, queue) == ["a"]
+
+
 # rows that no queue takes
 
 

@@ -356,6 +356,15 @@ class TestDeletedSegments:
         copy = pickle.loads(pickle.dumps(raised.value))
         assert (copy.path, str(copy)) == (gone.path, str(raised.value))
 
+    def test_one_that_is_lost_is_left_out_when_a_later_view_names_it_too(self, disk, log):
+        gone = log.segments[1]
+        disk.unlink(gone.path)
+        view = log.view().without({gone.path})
+        assert len(view.segments) == len(log.segments) - 1
+        with LogReader(disk, view) as reader:
+            found = [record.offset for record in records_of(reader.read([(0, view.stop)]))]
+        assert found == [*range(gone.info.first), *range(gone.info.last + 1, view.stop)]
+
     def test_one_that_is_deleted_after_the_read_began_is_read_to_its_end(self, disk, log):
         view = log.view()
         expected = log.read([(0, view.stop)])

@@ -368,9 +368,11 @@ class Stages:
 
     def _check_owner(self, query: str, user: User) -> None:
         """A query is whoever's came first with its name: others could make its batches count as known."""
-        note = self._committed.get(query)
-        owners = {part.user for name, parts in self._stages.items() if name.query == query for part in parts}
-        owner = note.user if note is not None else min(owners, default="")
+        if (note := self._committed.get(query)) is not None:
+            owner = note.user
+        else:
+            stages = (parts for name, parts in self._stages.items() if name.query == query)
+            owner = min((parts[0].user for parts in stages), default="")
         if owner not in ("", user.name) and ADMINISTRATOR not in user.tags:
             raise AccessRefused(
                 f"query '{query}' in vhost '{self._vhost.name}' is of another user than '{user.name}'"

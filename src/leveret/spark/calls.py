@@ -38,6 +38,7 @@ _ANSWER_S: Final = 30.0
 _LIVENESS: Final = [
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.http2.ping_timeout_ms", 20_000),
     ("grpc.enable_retries", 0),
     ("grpc.max_reconnect_backoff_ms", 1_000),
 ]

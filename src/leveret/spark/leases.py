@@ -67,7 +67,7 @@ class LeaseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         leased = self._lease(number, max_messages=most, max_bytes=size)
         if self._budget is not None:
             self._budget.took(leased)
-        return self._offset(leased.end)
+        return start if leased.end == number else self._offset(leased.end) | {"from": number}
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """The lag, for the query's progress: `ready` messages wait behind the last lease."""
@@ -76,7 +76,9 @@ class LeaseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._offset(self._last.end) | {"ready": self._last.ready}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        first, last = self._number(start), self._number(end)
+        """A first batch that runs again begins where the query is, and was planned to begin at `from`."""
+        last = self._number(end)
+        first = min(self._number(start), end.get("from", last))
         if first == last:
             return []
         plan = self._plan(first, last)

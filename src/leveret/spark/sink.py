@@ -243,9 +243,20 @@ def give_up(options: SinkOptions, endpoint: Endpoint, query: str, batch: int) ->
     """
     try:
         with Calls(endpoint) as calls:
-            calls.ask(Commit(options.vhost, query, batch, []), Committed)
+            if calls.ask(Commit(options.vhost, query, batch, []), Committed).known:
+                log.error(
+                    "the write %s had been ended before it was given up: if its commit came through and only "
+                    "the answer did not, its rows are there. Look before you write them again",
+                    query,
+                    extra={"event": "write_known"},
+                )
     except SparkSideError as error:
-        log.warning("stages of batch %d of query %s stay until they expire: %s", batch, query, error)
+        log.warning(
+            "whether the write %s was committed is not known: look before you write its rows again. What it "
+            "has staged and not committed expires: %s",
+            query,
+            error,
+        )
 
 
 class StageWriter(DataSourceArrowWriter):

@@ -8,7 +8,8 @@ on the writer's side: a file is never cut, nor changed, below what a view says o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 
 from leveret.storage.errors import StorageError
 from leveret.storage.segment import SegmentInfo
@@ -23,6 +24,11 @@ class LogView:
     segments: tuple[SegmentInfo, ...]
     stop: int
     """Offsets below this are in the segments, or gone for good; at or above it nothing can be read."""
+
+    def without(self, paths: Collection[str]) -> LogView:
+        """A file that a later view names too was not replaced: it is lost, and what was in it is gone."""
+        there = (info for info in self.segments if f"{self.directory}/msgs.{info.name}" not in paths)
+        return replace(self, segments=tuple(there))
 
 
 class SegmentGone(StorageError):

@@ -185,11 +185,12 @@ class Groups:
         """Something was bound to it: its groups read that too, from the beginning."""
         if exchange.type != topics.TYPE:
             return
+        if isinstance(self._vhost.queues.get(exchange.name), Stream):  # groups on this name read that one
+            return
         for group in [group for group in self if group.subject == exchange.name]:
-            if exchange.name not in self._vhost.queues:
-                for stream in topics.partitions(exchange):
-                    if stream.name not in group.partitions:
-                        group.add_partition(stream, start=None)
+            for stream in topics.partitions(exchange):
+                if stream.name not in group.partitions:
+                    group.add_partition(stream, start=None)
 
     def check_exchange_deletion(self, exchange: Exchange) -> None:
         if topics.partitions(exchange):

@@ -146,8 +146,7 @@ class Stream(Queue):
 
     def decided(self) -> int:
         """The end, or the first row of a batch that is not committed yet: it may be there, or never."""
-        stages = self.vhost.stages
-        undecided = stages.hidden(self).first() if stages is not None and self.progress.leased else None
+        undecided = self.progress.leased.first()  # of a stream nobody leases but such a batch
         return self.log.next if undecided is None else undecided
 
     def _note_synced(self) -> None:

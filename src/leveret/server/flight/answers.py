@@ -130,12 +130,14 @@ class Answers:
         progress = queue.progress
         stop = queue.log.next if request.stop is None else min(request.stop, queue.log.next)
         start = max(request.start, progress.low)
-        present = OffsetSet(progress.settled.unsettled(start, stop) if start < stop else ())
-        if queue.vhost.stages is not None:
-            present.remove_many(list(queue.vhost.stages.hidden(queue).ranges()))
-        ranges = list(present.ranges())
+        ranges = list(progress.settled.unsettled(start, stop)) if start < stop else []
+        if queue.vhost.stages is not None and (hidden := queue.vhost.stages.hidden(queue)):
+            present = OffsetSet(ranges)
+            present.remove_many(list(hidden.ranges()))
+            ranges = list(present.ranges())
+        count = sum(stop - start for start, stop in ranges)
         held = progress.counts.within(ranges)
-        portion = actions.Portion(pack_ranges(ranges), len(present), progress.redelivered_below, held)
+        portion = actions.Portion(pack_ranges(ranges), count, progress.redelivered_below, held)
         return actions.Planned(queue.log.id, [portion])
 
     # who may do what

@@ -217,9 +217,10 @@ class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
     def _batches(
         self, user: str, wanted: tickets.ReadTicket, view: LogView, schema: pa.Schema
     ) -> Iterator[pa.RecordBatch]:
-        """In order. A segment that was rewritten meanwhile is found again with a new view."""
+        """In order. A segment that was rewritten meanwhile is found again with a new view, one that is lost
+        is not."""
         ranges = tickets.unpack_ranges(wanted.ranges)
-        rows = 0
+        rows, gone = 0, set[str]()
         while ranges:
             try:
                 with LogReader(OsFiles(self._directory, read_only=True), view) as reader:
@@ -228,8 +229,9 @@ class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
                         yield batch
                         ranges = _behind(ranges, batch.column("offset")[-1].as_py())
                 break
-            except SegmentGone:
-                view = self._view(user, wanted)
+            except SegmentGone as error:
+                gone.add(error.path)
+                view = self._view(user, wanted).without(gone)
             except OffsetOutOfRange as error:
                 raise _error(actions.Refused(404, str(error), error.hint, "gone")) from None
         missing = sum(stop - start for start, stop in tickets.unpack_ranges(wanted.ranges)) - rows

@@ -321,14 +321,16 @@ def _place(stream: Stream, offset: int) -> actions.Place:
 
 
 def _beginning(stream: Stream, group: Group | None) -> int:
-    """Where a partition is read from that was not there before.
+    """Where a partition is read from that was not there before, as the checkpoint has it.
 
-    Its group begins with it, and retention moves the group, too: that is to be said, and not passed over.
+    At its beginning, also if a later checkpoint of the query has had some of it. What retention took since
+    the query's group is there is to be said, and not passed over.
     """
-    if group is not None:
-        progress = group.partitions[stream.name].progress
-        return progress.low if progress.low > progress.retired_below else 0
-    return max(stream.log.first, gone_below(stream))
+    first = max(stream.log.first, gone_below(stream))
+    if group is None:
+        return first
+    progress = group.partitions[stream.name].progress
+    return min(first, progress.low) if progress.low > progress.retired_below else 0
 
 
 def _label(group: Group) -> bytes:
