@@ -92,6 +92,18 @@ class OffsetSetMachine(RuleBasedStateMachine):
     def remove_many(self, batch: list[Range]) -> None:
         assert self.offsets.remove_many(batch) == self.model.put(batch, False)
 
+    @rule(batch=batches, span=st.lists(ranges, max_size=1))
+    def add_set(self, batch: list[Range], span: list[Range]) -> None:
+        self.offsets.add_set(OffsetSet(batch + span))
+        self.model.put(batch + span, True)
+
+    @rule(batch=batches, span=st.lists(ranges, max_size=1))
+    def cut(self, batch: list[Range], span: list[Range]) -> None:
+        other = OffsetSet(batch + span)
+        both = [run for asked in other.ranges() for run in self.model.runs(*asked)]
+        assert list(self.offsets.cut(other).ranges()) == both
+        self.model.put(both, False)
+
     @rule(n=st.integers(0, 300), before=st.none() | offsets)
     def take(self, n: int, before: int | None) -> None:
         lowest = self.model.lowest(n, before)

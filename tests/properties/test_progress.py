@@ -10,16 +10,17 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from leveret.storage.chunks import CHUNK_SIZE
 from leveret.storage.errors import BadRequest, NotInFlight
 from leveret.storage.journal import Entry, Kind, Outcome
 from leveret.storage.offsets import Range
 from leveret.storage.progress import Progress
 from leveret.storage.records import Record
-from tests.storage.builders import messages, offsets, runs, singles
+from tests.storage.builders import message, messages, offsets, runs, singles
 
 READY, IN_FLIGHT, DELAYED, SETTLED = "ready", "in flight", "delayed", "settled"
 MARK = 1 << 20
@@ -344,6 +345,53 @@ class Machine(RuleBasedStateMachine):
             self.known[offset].why = why or self.known[offset].why
             if state == SETTLED:
                 self.known[offset] = Known(self.known[offset].priority, SETTLED)
+
+
+@given(
+    start=st.sampled_from([0, CHUNK_SIZE - 150]),
+    n=st.sampled_from([5, 64, 65, 130, 400]),
+    used=st.lists(st.sampled_from([0, 1, 3, 4, 255]), min_size=1, max_size=12),
+    highest=st.sampled_from([1, 4, 255]),
+    chosen=st.lists(st.booleans(), min_size=1, max_size=7),
+    joined=st.booleans(),
+)
+def test_many_rows_at_once_are_like_one_after_the_other(
+    start: int, n: int, used: list[int], highest: int, chosen: list[bool], joined: bool
+) -> None:
+    """The ways for a few and for many may differ in nothing but in what they cost."""
+    rows = range(start, start + n)
+    levels = [used[i % len(used)] for i in range(n)]
+    picked = [row for row in rows if chosen[row % len(chosen)]]
+    ranges = runs(picked) if joined else singles(picked)
+    at_once, singly = (Progress(start=start, priorities=highest) for _ in range(2))
+    for progress in (at_once, singly):
+        progress.extend(start, rows.stop, [message(b"", priority=level) for level in levels])
+    for change in ("hold", "release", "hold", "give_back", "drop"):
+        getattr(at_once, change)(ranges)
+        for row in picked:
+            getattr(singly, change)([(row, row + 1)])
+        left = [row for row in rows if row not in picked] if change in ("hold", "drop") else list(rows)
+        by_priority = sorted(left, key=lambda row: (-min(levels[row - start], highest), row))
+        assert offsets(at_once.ready_ranges()) == offsets(singly.ready_ranges()) == by_priority
+        assert at_once.waiting_within([(start, rows.stop)]) == runs(left)
+        assert at_once.encode() == singly.encode()
+
+
+@given(n=st.integers(1, 200), highest=st.sampled_from([0, 3]), data=st.data())
+def test_a_refusal_names_the_first_range_that_does_not_wait(
+    n: int, highest: int, data: st.DataObject
+) -> None:
+    progress = Progress(priorities=highest)
+    progress.extend(0, n, [message(b"", priority=row % 5) for row in range(n)])
+    taken = data.draw(st.sets(st.integers(0, n - 1), min_size=1, max_size=5))
+    progress.hold(singles(sorted(taken)))
+    asked = data.draw(st.permutations(range(n)))
+    first = next(row for row in asked if row in taken)
+    with pytest.raises(BadRequest, match=f"offsets {first} to {first} are not all waiting"):
+        progress.drop(singles(asked))
+    with pytest.raises(NotInFlight):
+        progress.settle([*singles(asked), (n, n + 2)])
+    assert offsets(progress.in_flight.ranges()) == sorted(taken)
 
 
 STATES = (READY, IN_FLIGHT, DELAYED, SETTLED)

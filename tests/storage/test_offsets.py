@@ -2,11 +2,13 @@
 
 import random
 import struct
+from collections.abc import Iterable
+from typing import ClassVar
 
 import pytest
 
 from leveret.storage.chunks import BITMAP_BYTES, CHUNK_SIZE, FULL, RUNS_MAX, SPARSE_COUNT
-from leveret.storage.offsets import OFFSET_LIMIT, OffsetSet, Range
+from leveret.storage.offsets import OFFSET_LIMIT, OffsetSet, Range, first_missing, remove_from
 
 FAR = 2**60
 
@@ -318,6 +320,85 @@ class TestMany:
         with pytest.raises(ValueError, match="not a range"):
             offsets.remove_many([(1, 2), (4000, 4002), (-1, 0), (3, 4)])
         assert offsets == bitmap()
+
+
+class TestWholeSets:
+    """The shapes that two chunks can have: runs, few or wide, and bitmaps, and the shared full one."""
+
+    MADE: ClassVar[dict[str, list[Range]]] = {
+        "nothing": [],
+        "a few": [(3, 5), (8, 9), (2_000, 2_001)],
+        "one run": [(100, 1_500)],
+        "a bitmap": evens(1_000),
+        "another one": evens(1_000, start=501),
+        "the rest of a bitmap": [(2_000, CHUNK_SIZE), *evens(1_000, start=1)],
+        "a full chunk": [(0, CHUNK_SIZE)],
+        "all but a few": [(0, 700), (701, CHUNK_SIZE)],
+        "several chunks": [*evens(100, start=CHUNK_SIZE - 100), (3 * CHUNK_SIZE, 5 * CHUNK_SIZE + 1)],
+        "far away": [(FAR, FAR + 2)],
+    }
+
+    @staticmethod
+    def like(offsets: OffsetSet, ranges: Iterable[Range]) -> None:
+        """It has just these, in the shape and the order in which a set of them has them."""
+        fresh = OffsetSet(ranges)
+        assert offsets == fresh
+        assert runs_of(offsets) == runs_of(fresh)
+        assert offsets.encode() == fresh.encode()
+        full = {key for key, chunk in offsets._chunks.items() if chunk.count == CHUNK_SIZE}
+        assert full == {key for key, chunk in offsets._chunks.items() if chunk is FULL}
+
+    @pytest.mark.parametrize("mine", MADE)
+    @pytest.mark.parametrize("theirs", MADE)
+    def test_a_set_is_added_like_its_ranges(self, mine: str, theirs: str) -> None:
+        offsets, other = OffsetSet(self.MADE[mine]), OffsetSet(self.MADE[theirs])
+        offsets.add_set(other)
+        self.like(offsets, self.MADE[mine] + self.MADE[theirs])
+        self.like(other, self.MADE[theirs])
+
+    @pytest.mark.parametrize("mine", MADE)
+    @pytest.mark.parametrize("theirs", MADE)
+    def test_what_another_set_has_is_cut_out_and_said(self, mine: str, theirs: str) -> None:
+        offsets, other = OffsetSet(self.MADE[mine]), OffsetSet(self.MADE[theirs])
+        left = offsets.copy()
+        left.remove_many(self.MADE[theirs])
+        both = offsets.within(other.ranges())
+        self.like(offsets.cut(other), both)
+        self.like(offsets, left.ranges())
+        self.like(other, self.MADE[theirs])
+
+    def test_what_was_added_goes_its_own_way(self) -> None:
+        offsets, other = OffsetSet(), bitmap()
+        offsets.add_set(other)
+        offsets.remove(0, 10)
+        self.like(other, evens(1_000))
+
+    @pytest.mark.parametrize("made", MADE)
+    def test_a_set_may_meet_itself(self, made: str) -> None:
+        offsets = OffsetSet(self.MADE[made])
+        offsets.add_set(offsets)
+        self.like(offsets, self.MADE[made])
+        self.like(offsets.cut(offsets), self.MADE[made])
+        assert not offsets
+
+    @pytest.mark.parametrize("n", [3, 300])
+    def test_of_several_sets_the_first_range_is_named_that_they_do_not_have_whole(self, n: int) -> None:
+        sets = [OffsetSet(evens(n)), OffsetSet(), OffsetSet(evens(n, start=1))]
+        assert first_missing(evens(n), sets) is None
+        assert first_missing([(0, 2 * n)], sets) is None
+        assert first_missing([], sets) is None
+        sets[0].remove_many([(0, 1), (4, 5)])
+        assert first_missing(evens(n)[::-1], sets) == (4, 5)
+        assert first_missing([*evens(n, start=1), (2, 5), (0, 1)], sets) == (2, 5)
+        assert first_missing(evens(n), []) == (0, 1)
+
+    @pytest.mark.parametrize("n", [3, 300])
+    @pytest.mark.parametrize("others", [0, 2])
+    def test_ranges_are_removed_from_several_sets(self, n: int, others: int) -> None:
+        sets = [OffsetSet([(0, 2 * n)]), *(OffsetSet(evens(n)) for _ in range(others)), OffsetSet()]
+        remove_from(sets, evens(n))
+        assert runs_of(sets[0]) == evens(n, start=1)
+        assert not any(sets[1:])
 
 
 class TestTake:

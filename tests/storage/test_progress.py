@@ -1,9 +1,14 @@
 """Single rules of `Progress`. All of them together, against a model, are in tests/properties."""
 
+import sys
+from collections.abc import Callable
+from typing import ClassVar
+
 import pytest
 
 from leveret.storage.errors import BadRequest, NotInFlight
 from leveret.storage.journal import Entry, Kind
+from leveret.storage.offsets import Range
 from leveret.storage.progress import Progress
 from tests.storage.builders import message, messages, offsets, singles
 
@@ -70,6 +75,16 @@ class TestTaking:
         progress.take(3, limit=ALL)
         progress.give_back([(0, 3)])
         assert offsets(progress.ready_ranges()) == [1, 2, 0]
+
+    @pytest.mark.parametrize("n", [3, 300])
+    @pytest.mark.parametrize("change", ["settle", "drop"])
+    def test_what_is_settled_has_lost_its_priority(self, n, change):
+        progress = prioritised(*(i % 3 for i in range(n)))
+        if change == "settle":
+            progress.take(n, limit=ALL)
+        getattr(progress, change)(singles(range(n)))
+        progress.recall([(0, n)])
+        assert list(progress.ready_ranges()) == [(0, n)]
 
     def test_what_wakes_keeps_its_priority(self):
         progress = prioritised(0, 2, 1)
@@ -346,6 +361,106 @@ class TestRefusals:
         before = self.seen(progress)
         getattr(progress, change)([])
         assert self.seen(progress) == before
+
+
+def calls(change: Callable[[], object]) -> int:
+    """How many functions run meanwhile: what a change costs, whatever else the machine does."""
+    seen = 0
+
+    def count(_frame: object, event: str, _arg: object) -> None:
+        nonlocal seen
+        seen += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        change()
+    finally:
+        sys.setprofile(None)
+    return seen
+
+
+class TestManyPriorities:
+    """What a change costs does not grow with rows times levels: all of it is on the event loop."""
+
+    ROWS = 1_000
+    LOOKS = 256 * ROWS  # at each row in each level
+    USED: ClassVar = {"three": [0, 5, 200], "all": list(range(256))}
+
+    @pytest.fixture(params=list(USED))
+    def progress(self, request) -> Progress:
+        """Twice as many rows, and every second one is asked for, singly."""
+        used = self.USED[request.param]
+        return prioritised(*(used[i % len(used)] for i in range(2 * self.ROWS)), highest=255)
+
+    @property
+    def rows(self) -> list[Range]:
+        return singles(range(0, 2 * self.ROWS, 2))
+
+    def in_order(self, progress: Progress, numbers: list[int]) -> list[int]:
+        """In which they come, by the levels that they were given."""
+        return sorted(numbers, key=lambda offset: (-progress._level(offset), offset))
+
+    @pytest.mark.parametrize("change", ["check_waiting", "waiting_within", "hold", "drop"])
+    def test_what_waits_is_not_looked_for_row_by_row_in_every_level(self, progress, change):
+        left = self.in_order(progress, list(range(1, 2 * self.ROWS, 2)))
+        assert calls(lambda: getattr(progress, change)(self.rows)) < self.LOOKS
+        if change in ("hold", "drop"):
+            assert offsets(progress.ready_ranges()) == left
+
+    @pytest.mark.parametrize("change", ["settle", "release", "give_back"])
+    def test_nor_is_what_was_taken(self, progress, change):
+        progress.hold(self.rows)
+        assert calls(lambda: getattr(progress, change)(self.rows)) < self.LOOKS
+        back = range(1, 2 * self.ROWS, 2) if change == "settle" else range(2 * self.ROWS)
+        assert offsets(progress.ready_ranges()) == self.in_order(progress, list(back))
+
+    def test_nor_what_wakes(self, progress):
+        progress.hold(self.rows)
+        progress.give_back(self.rows, not_before_us=50)
+        assert calls(lambda: progress.wake(50)) < self.LOOKS
+        assert offsets(progress.ready_ranges()) == self.in_order(progress, list(range(2 * self.ROWS)))
+
+    def test_nor_what_is_put_back_in_flight_when_some_were_not(self, progress):
+        progress.hold(self.rows)
+
+        def refused() -> None:
+            with pytest.raises(NotInFlight, match="offset 1 is not in flight"):
+                progress.settle([*self.rows, (1, 2)])
+
+        assert calls(refused) < self.LOOKS
+        assert list(progress.in_flight.ranges()) == self.rows
+
+    def test_nor_what_is_not_waiting_after_all(self, progress):
+        progress.hold([(1_500, 1_501), (500, 501)])
+
+        def refused() -> None:
+            with pytest.raises(BadRequest) as caught:
+                progress.drop(self.rows[::-1])
+            assert caught.value.message == "offsets 1500 to 1500 are not all waiting to be delivered"
+
+        assert calls(refused) < self.LOOKS
+        assert progress.ready == 2 * self.ROWS - 2
+
+    def test_rows_that_are_shown_at_once_are_not_added_one_by_one(self, progress):
+        everything = [(0, 2 * self.ROWS)]
+        order = offsets(progress.ready_ranges())
+        progress.hold(everything)
+        assert calls(lambda: progress.release(everything)) < self.LOOKS
+        assert offsets(progress.ready_ranges()) == order
+
+    def test_a_range_is_checked_without_a_look_at_its_rows(self, progress):
+        assert calls(lambda: progress.check_waiting([(0, 2 * self.ROWS)])) < self.LOOKS / 32
+
+    def test_levels_without_rows_are_passed_over(self):
+        progress = prioritised(0, 0, 0, highest=255)
+        for change in (
+            lambda: progress.take(1, limit=ALL),
+            lambda: progress.ready_from(0),
+            lambda: progress.hold([(1, 2)]),
+            lambda: progress.drop([(2, 3)]),
+            lambda: progress.settle([(0, 1)]),
+        ):
+            assert calls(change) < 4 * 256
 
 
 class TestOpening:

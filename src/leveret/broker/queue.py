@@ -87,6 +87,10 @@ class Queue(Feed):
         self.limited = arguments.max_length is not None or arguments.max_length_bytes is not None
         if arguments.max_length_bytes is not None:
             self.waiting_bytes = overflow.count_waiting_bytes(self)
+        self.trim_left = overflow.TURN_MESSAGES_MAX
+        """How many may still be dropped from its head in this turn."""
+        self.is_overlong = False
+        """Whether more was over its limit than a turn could drop."""
         expiry.restart_disuse(self)
 
     def __str__(self) -> str:
@@ -152,6 +156,8 @@ class Queue(Feed):
             self.may_expire = bool(flags_of(messages).translate(None, UNLIMITED))
         if self.arguments.max_length_bytes is not None:
             self.waiting_bytes += sum(len(message.body) for message in messages)
+        if self.is_overlong:  # as many more go, or it would grow for as long as many are published
+            self.trim_left += len(messages)
         self.wake()
 
     def note_arrival(self, messages: Sequence[Message]) -> None:
@@ -184,8 +190,10 @@ class Queue(Feed):
             self._dispatch()
         if self.may_expire:
             expiry.drop_expired(self, before_us=self.broker.now_us() + 1)
-        if self.limited and overflow.trim(self) and self.may_expire:
-            expiry.drop_expired(self, before_us=self.broker.now_us() + 1)  # there is a new head
+        if self.limited:
+            if overflow.trim(self) and self.may_expire:
+                expiry.drop_expired(self, before_us=self.broker.now_us() + 1)  # there is a new head
+            overflow.leave_rest(self)
         self._watch_delays()
 
     def catch_up(self) -> None:

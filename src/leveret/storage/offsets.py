@@ -22,10 +22,12 @@ from itertools import islice
 from typing import Final
 
 from leveret.storage.chunks import (
+    BITMAP_BYTES,
     CHUNK_BITS,
     CHUNK_SIZE,
     DENSE_COUNT,
     FULL,
+    KIND_BITMAP,
     SPARSE_COUNT,
     Chunk,
     decode_chunk,
@@ -42,6 +44,8 @@ _VERSION: Final = 1
 _HEADER: Final = struct.Struct("<BI")
 _ENTRY: Final = struct.Struct("<QBH")
 _ENTRY_BYTES: Final = 100  # of memory: a slot in the dict, one in the list, the key
+_ALL: Final = (1 << CHUNK_SIZE) - 1
+_FEW: Final = 64  # ranges: up to so many, a look at each of them costs less than a set of them
 
 
 def bad_range(start: int, stop: int) -> ValueError:
@@ -64,8 +68,7 @@ class OffsetSet:
         self._chunks: dict[int, Chunk] = {}
         self._keys: list[int] = []
         self._size = 0
-        for start, stop in ranges:
-            self.add(start, stop)
+        self.add_many(ranges)
 
     def __len__(self) -> int:
         return self._size
@@ -122,7 +125,7 @@ class OffsetSet:
         self._size -= removed
         return removed
 
-    def add_many(self, ranges: Sequence[Range]) -> int:
+    def add_many(self, ranges: Iterable[Range]) -> int:
         """`add` for each of the ranges, in any order. At a bad one it raises; those before it stay added.
 
         The way of a single offset into a bitmap is written out here: 0.22 µs, by way of `add` it is 1.4 µs.
@@ -175,6 +178,35 @@ class OffsetSet:
         finally:
             self._size -= removed
         return before - self._size
+
+    def add_set(self, other: "OffsetSet") -> None:
+        """Add the members of another set: two bitmaps take 0.1 ms, however many runs they have."""
+        for key, theirs in list(other._chunks.items()):
+            mine = self._chunks.get(key)
+            if mine is None:
+                self._insert(key, theirs.copy())
+            elif theirs.count <= SPARSE_COUNT:
+                self.add_many(theirs.runs(0, CHUNK_SIZE, base=key << CHUNK_BITS))
+            else:
+                self._put(key, _word(mine) | _word(theirs))
+
+    def cut(self, other: "OffsetSet") -> "OffsetSet":
+        """Remove the members that another set has, too, and return them; as fast as `add_set`."""
+        shared = OffsetSet()
+        for key in self._chunks.keys() & other._chunks.keys():
+            mine, theirs = self._chunks[key], other._chunks[key]
+            few, many = (mine, theirs) if mine.count < theirs.count else (theirs, mine)
+            if few.count <= SPARSE_COUNT:
+                base = key << CHUNK_BITS
+                runs = [r for lo, hi in few.runs(0, CHUNK_SIZE, base=0) for r in many.runs(lo, hi, base=base)]
+                shared.add_many(runs)
+                self.remove_many(runs)
+                continue
+            word = _word(mine)
+            if both := word & _word(theirs):
+                shared._put(key, both)
+                self._put(key, word ^ both)
+        return shared
 
     def take(self, n: int, *, before: int | None = None) -> list[Range]:
         """Remove the `n` lowest members (of those below `before`) and return them as maximal runs."""
@@ -332,6 +364,19 @@ class OffsetSet:
             del self._keys[bisect_left(self._keys, key)]
         return removed
 
+    def _insert(self, key: int, chunk: Chunk) -> None:
+        self._keys.insert(bisect_left(self._keys, key), key)
+        self._chunks[key] = chunk
+        self._size += chunk.count
+
+    def _put(self, key: int, word: int) -> None:
+        """Make the set bits of this number the members of a chunk."""
+        self._size -= self._drop_chunks(key, key + 1)
+        if word == _ALL:
+            self._insert(key, FULL)
+        elif word:
+            self._insert(key, decode_chunk(KIND_BITMAP, word.to_bytes(BITMAP_BYTES, "little")))
+
     def _head(self, n: int, limit: int) -> list[Range]:
         """The `n` lowest members below `limit` if the first run has them all: 0.3 µs, not 2.5."""
         key = self._keys[0]
@@ -396,3 +441,32 @@ class OffsetSet:
         """The runs of each chunk: a run that goes over a border comes in pieces."""
         for chunk, lo, hi, base in self._parts(start, stop):
             yield from chunk.runs(lo, hi, base=base)
+
+
+def _word(chunk: Chunk) -> int:
+    """The members as the set bits of a number."""
+    return int.from_bytes(chunk.to_bits(), "little")
+
+
+def first_missing(ranges: Sequence[Range], sets: Iterable[OffsetSet]) -> Range | None:
+    """The first of some disjoint ranges of which these disjoint sets together do not have every offset."""
+    used = [each for each in sets if each]
+    if len(ranges) <= _FEW:
+        lacking = (r for r in ranges if sum(each.count(*r) for each in used) != r[1] - r[0])
+        return next(lacking, None)
+    missing = OffsetSet(ranges)
+    for each in used:
+        missing.cut(each)
+    return next(r for r in ranges if missing.count(*r)) if missing else None
+
+
+def remove_from(sets: Iterable[OffsetSet], ranges: Sequence[Range]) -> None:
+    """`remove_many` for several sets."""
+    used = [each for each in sets if each]
+    if len(ranges) <= _FEW or len(used) == 1:
+        for each in used:
+            each.remove_many(ranges)
+        return
+    named = OffsetSet(ranges)
+    for each in used:
+        each.cut(named)

@@ -13,14 +13,14 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
-from itertools import chain
+from itertools import chain, starmap
 from struct import Struct
 
 from leveret.storage.ackset import AckSet
 from leveret.storage.errors import BadRequest, NotInFlight
 from leveret.storage.journal import Entry, Kind, Outcome
 from leveret.storage.offsetmap import OffsetMap, V
-from leveret.storage.offsets import OFFSET_LIMIT, OffsetSet, Range
+from leveret.storage.offsets import OFFSET_LIMIT, OffsetSet, Range, first_missing, remove_from
 from leveret.storage.records import Message
 
 _DUE_SHIFT, _START_SHIFT = 128, 64
@@ -29,6 +29,7 @@ _SECTIONS = Struct("<QQQQQQQ")
 _TAIL = Struct("<QQQ")
 _REASON = Struct("<QB")
 _LOOK_BACK = 65_536
+_FEW = 64  # offsets: up to so many, to find the level of each costs less than sets of them
 
 
 class Progress:
@@ -142,9 +143,9 @@ class Progress:
 
     def waiting_within(self, ranges: Sequence[Range]) -> list[Range]:
         """What of these is ready or delayed."""
-        found = OffsetSet()
-        for each in (*self._ready, self.delayed):
-            found.add_many(each.within(ranges))
+        named, found = OffsetSet(ranges), OffsetSet()
+        for each in filter(None, (*self._ready, self.delayed)):
+            found.add_set(named.cut(each))
         return list(found.ranges())
 
     def next_ready(self) -> int | None:
@@ -153,7 +154,7 @@ class Progress:
 
     def ready_from(self, start: int) -> int | None:
         """The lowest offset at or above this that is ready."""
-        found = (level.first(start) for level in self._ready)
+        found = (level.first(start) for level in self._ready if level)
         return min((offset for offset in found if offset is not None), default=None)
 
     def ready_below(self, stop: int) -> int | None:
@@ -193,7 +194,7 @@ class Progress:
         """
         before = OFFSET_LIMIT if before is None else before
         taken: list[Range] = []
-        for level in reversed(self._ready):
+        for level in filter(None, reversed(self._ready)):
             got = level.take(n, before=min(limit, before))
             taken += got
             n -= sum(stop - start for start, stop in got)
@@ -212,8 +213,7 @@ class Progress:
     def hold(self, ranges: Sequence[Range]) -> None:
         """The same with these, which are ready or delayed."""
         self.check_waiting(ranges)
-        for level in self._ready:
-            level.remove_many(ranges)
+        remove_from(self._ready, ranges)
         if self.delayed.remove_many(ranges):
             self._forget_delays()
         self.in_flight.add_many(ranges)
@@ -228,11 +228,13 @@ class Progress:
     def wake(self, now_us: int) -> int:
         """Moves what is due from delayed to ready; says how many."""
         woken = 0
-        due = self._due
-        while due and due[0] >> _DUE_SHIFT <= now_us:
-            _, start, stop = _unpacked(heappop(due))
-            over = list(self.delayed.ranges(start, stop))
-            woken += self.delayed.remove_many(over)
+        over: list[Range] = []
+        while self._due and self._due[0] >> _DUE_SHIFT <= now_us:
+            _, start, stop = _unpacked(heappop(self._due))
+            ended = self.delayed.within([(start, stop)])
+            woken += self.delayed.remove_many(ended)
+            over += ended
+        if over:
             self._make_ready(over)
         return woken
 
@@ -254,9 +256,7 @@ class Progress:
     def drop(self, ranges: Sequence[Range]) -> None:
         """From ready or delayed to settled: expired, purged, over a limit, lost with a restart."""
         self.check_waiting(ranges)
-        for level in self._ready:
-            level.remove_many(ranges)
-        self.delayed.remove_many(ranges)
+        remove_from((*self._ready, self.delayed), ranges)
         self._settle(ranges)
 
     def give_back(
@@ -306,20 +306,25 @@ class Progress:
         if len(self._ready) == 1:
             self._ready[0].add_many(ranges)
             return
-        for start, stop in ranges:
-            for offset in range(start, stop):
+        if sum(stop - start for start, stop in ranges) <= _FEW:
+            for offset in chain.from_iterable(starmap(range, ranges)):
                 self._ready[self._level(offset)].add(offset, offset + 1)
+            return
+        left = OffsetSet(ranges)
+        for level in range(self.priorities, 0, -1):
+            if self._levels[level]:
+                self._ready[level].add_set(left.cut(self._levels[level]))
+        self._ready[0].add_set(left)
 
     def check_waiting(self, ranges: Sequence[Range]) -> None:
         """Raises unless each of these is ready or delayed, once."""
         _check_disjoint(ranges)
-        sets = (*self._ready, self.delayed)
-        for start, stop in ranges:
-            if sum(each.count(start, stop) for each in sets) != stop - start:
-                raise BadRequest(
-                    f"offsets {start} to {stop - 1} are not all waiting to be delivered",
-                    hint="Settle what is in flight with an ack or a reject; what is settled stays settled.",
-                )
+        missing = first_missing(ranges, (*self._ready, self.delayed))
+        if missing:
+            raise BadRequest(
+                f"offsets {missing[0]} to {missing[1] - 1} are not all waiting to be delivered",
+                hint="Settle what is in flight with an ack or a reject; what is settled stays settled.",
+            )
 
     def check_settled(self, ranges: Sequence[Range]) -> None:
         """Raises unless each of these is settled, once."""
@@ -354,20 +359,20 @@ class Progress:
                 raise _not_a_range(start, stop)
             wanted += stop - start
         if self.in_flight.remove_many(ranges) != wanted:
-            for start, stop in ranges:
-                self.in_flight.add_many(list(self._was_in_flight(start, min(stop, self._end))))
+            self.in_flight.add_set(self._was_in_flight(ranges))
             self.check_in_flight(ranges)
         if self.leased:
             self.leased.remove_many(ranges)
 
-    def _was_in_flight(self, start: int, stop: int) -> Iterator[Range]:
+    def _was_in_flight(self, ranges: Sequence[Range]) -> OffsetSet:
         """An offset below the end that is neither settled nor waiting can only have been in flight."""
-        if start < stop:
-            waiting = (*self._ready, self.delayed)
-            for first, end in self.settled.unsettled(start, stop):
-                for offset in range(first, end):
-                    if not any(offset in each for each in waiting):
-                        yield offset, offset + 1
+        found = OffsetSet()
+        for start, stop in ranges:
+            if start < self._end:
+                found.add_many(self.settled.unsettled(start, min(stop, self._end)))
+        for each in filter(None, (*self._ready, self.delayed)):
+            found.cut(each)
+        return found
 
     def _settle(self, ranges: Sequence[Range]) -> None:
         self.settled.settle_many(ranges)
@@ -375,8 +380,8 @@ class Progress:
             self.counts.remove_many(ranges)
             self.reasons.remove_many(ranges)
             self.postponed.remove_many(ranges)
-        for level in self._levels[1:]:
-            level.remove_many(ranges)
+        if self.priorities:
+            remove_from(self._levels, ranges)
 
     def _count(self, ranges: Sequence[Range], counted: bool, why: bytes = b"") -> None:
         """They came back: once more, where that is `counted`."""
@@ -397,10 +402,7 @@ class Progress:
             heappush(self._due, _packed(not_before_us, start, stop))
 
     def _level(self, offset: int) -> int:
-        for level in range(len(self._levels) - 1, 0, -1):
-            if offset in self._levels[level]:
-                return level
-        return 0
+        return next((level for level in range(self.priorities, 0, -1) if offset in self._levels[level]), 0)
 
     # after a restart
 
