@@ -18,7 +18,9 @@ from leveret.broker import overflow, settling
 from leveret.broker.queue import Queue
 from leveret.flight import actions
 from leveret.storage.errors import WriteFailed
-from leveret.storage.records import PERSISTENT, Message
+from leveret.storage.log import Log
+from leveret.storage.offsets import Range
+from leveret.storage.records import PERSISTENT, Message, Record
 from leveret.testing.broker import Broker
 from tests.semantics.client import Channel
 from tests.server.asking import Asking
@@ -213,6 +215,37 @@ def test_a_queue_that_is_published_to_without_end_does_not_grow(channel: Channel
     assert max(turns(broker, *map(many, published))) <= LIMIT + each
     assert texts(broker, "q") == published[-1][-LIMIT:]
     assert texts(broker, "dead") == numbers(0, 20 * each - LIMIT)
+
+
+def test_nor_does_one_that_gets_large_ones(channel: Channel, broker: Broker) -> None:
+    declare(channel)
+    large = [made("x" * 2 * EACH_BYTES)] * 2 * SHARE
+    assert max(turns(broker, *[large] * 10)) <= LIMIT + 2 * SHARE
+
+
+def test_bodies_are_read_when_they_are_dropped_and_not_to_find_out_how_many(
+    channel: Channel, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every other one came back: each is a range of its own."""
+    declare(channel)
+    read: list[int] = []
+    log_read = Log.read
+
+    def counted(log: Log, ranges: Sequence[Range]) -> list[Record]:
+        records = log_read(log, ranges)
+        read.append(sum(len(record.body) for record in records))
+        return records
+
+    def give_back() -> int:
+        queue = found(broker)
+        queue.append([made("x" * 4 * EACH_BYTES)] * 100)
+        taken = [each.offset for each in queue.take(100, who=b"")[1]]
+        monkeypatch.setattr(Log, "read", counted)
+        queue.requeue([(offset, offset + 1) for offset in taken[::2]])
+        return turn(broker)
+
+    assert broker.call(give_back) == 50 - SHARE // 4
+    assert sum(read) <= 2 * SHARE * EACH_BYTES
 
 
 def test_a_consumer_with_credit_has_its_chance_before_each_turn_drops_more(

@@ -335,6 +335,16 @@ class TestRejectsOfStreams:
             (Outcome.ACKED, [(2, 5), (6, 8)]),
         ]
 
+    @pytest.mark.parametrize("end", [1 << 44, (1 << 64) - 1])
+    def test_offsets_that_there_never_were_are_not_even_thought_of(self, bulk, stream, queue, end):
+        subject = ("/", stream, False)
+        bulk.ask(actions.Follow(*subject, query="nightly", at=actions.At("first")))
+        far = pack_ranges([(5, end), (1 << 40, end)])
+        asked = actions.RejectRead(*subject, query="nightly", ranges={stream: far})
+        assert bulk.ask(asked) == actions.Done()
+        opened(bulk, queue)
+        assert bulk.ask(actions.Reject("/", queue, "nightly", ranges=far)) == actions.Done()
+
     def test_a_group_with_members_and_one_that_is_not_there_reject_nothing(
         self, broker, bulk, channel, stream
     ):

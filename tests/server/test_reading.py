@@ -150,9 +150,11 @@ def test_an_abort_settles_for_groups_what_they_have_not_skipped_or_lost(ask):
     assert (group.lag, ask.stream().ready) == (0, 0)
 
 
-def join(ask: Asking, name: str) -> None:
+def join(ask: Asking, name: str, **arguments: Any) -> None:
+    given = {"x-queue-type": "stream"} | {key.replace("_", "-"): arguments[key] for key in arguments}
+
     def bind(channel: Any) -> None:
-        channel.queue_declare(name, durable=True, arguments={"x-queue-type": "stream"})
+        channel.queue_declare(name, durable=True, arguments=given)
         channel.queue_bind(name, "s", "1")
 
     ask.on_channel(bind)
@@ -211,6 +213,19 @@ def test_a_checkpoint_that_does_not_name_a_partition_reads_it_from_its_beginning
         assert {each.stream: (each.start, each.stop) for each in found} == {
             name: (start, 5) for name, start in starts.items()
         }
+
+
+def test_what_retention_took_of_a_partition_is_said_also_to_an_older_checkpoint(ask):
+    epoch = ask(actions.Follow("/", "s", True, query="q", at=At("first"))).epoch
+    join(ask, "joins", x_max_age="60s")
+    ask.publish(*FIVE, key="joins")
+    ask.broker.clock.advance(3600)
+    ask.broker.wait_until(lambda: not ask.stream("joins").ready, "retention has taken them")
+    ask.publish(*FIVE, key="joins")
+    for offsets in ({"s0": 0}, {"s0": 0, "joins": 8}, {"s0": 0}):  # it went on, without failOnDataLoss
+        found = ask(actions.Advance("/", "s", True, query="q", epoch=epoch, offsets=offsets)).stretches
+    (joined,) = [each for each in found if each.stream == "joins"]
+    assert (joined.start, joined.gone_below) == (0, 5)
 
 
 def test_a_partition_joins_a_topic_whose_name_a_queue_has_too(ask):

@@ -72,6 +72,19 @@ def test_a_first_batch_that_another_checkpoint_has_settled_is_not_an_empty_one(l
         Run(killed, **options).plan()
 
 
+def test_nor_is_one_of_a_checkpoint_that_does_not_say_where_it_begins(leveret, queue, options):
+    """As they were written before: then only what lies above the batch tells."""
+    publish(leveret.url, queue, bodies(0, 4))
+    killed: dict = {}
+    Run(killed, **options, maxMessagesPerTrigger="2").plan()
+    other = Run({}, **options, maxMessagesPerTrigger="2")
+    assert taken(other.batch()) + taken(other.batch()) == bodies(0, 4)
+    assert other.batch() == []
+    del killed["committed"], killed["planned"]["from"]
+    with pytest.raises(BrokerRefused, match="is settled: its messages were acked, and can't be read again"):
+        Run(killed, **options).plan()
+
+
 def test_limits_are_sparks_or_else_the_options(leveret, queue, options):
     publish(leveret.url, queue, [b"x" * 100] * 50)
     run = Run({}, **options, maxMessagesPerTrigger="20", maxBytesPerTrigger="500")

@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from functools import partial
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -12,6 +13,7 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql.functions import lit
 
 from leveret.spark import sink
+from leveret.spark.calls import Calls
 from leveret.spark.endpoint import find
 from leveret.spark.errors import BrokerAway, BrokerRefused, SparkSideError
 from leveret.spark.options import SinkOptions
@@ -240,6 +242,31 @@ def test_a_batch_write_that_is_given_up_after_its_commit_came_through_says_so(le
     writer.abort([staged])
     assert "its rows are there. Look before you write them again" in caplog.text
     assert texts_in(leveret.url, queue) == ["a"]
+
+
+def test_a_task_that_is_slow_is_not_given_up_because_its_calls_were_ended_meanwhile(
+    leveret, queue, fresh, monkeypatch
+):
+    """gRPC ends calls in which nothing came for minutes; the broker was there all the time."""
+    monkeypatch.setattr(sink, "_PAUSE_S", 0.0)
+    now_s = [0.0]
+    stage, ended = Calls.stage, []
+
+    def ended_meanwhile(calls: Calls, descriptor: Any, part: Any) -> int:
+        for number, _ in enumerate(part):
+            if number > len(ended) and len(ended) < 3:
+                now_s[0] += 200.0
+                ended.append(number)
+                raise BrokerAway("too many pings")
+        return stage(calls, descriptor, part)
+
+    monkeypatch.setattr(Calls, "stage", ended_meanwhile)
+    said = options(leveret, queue)
+    staging = sink._Staging(said, find(said), sink.Attempt(fresh("query"), 0, 0, 0), clock=lambda: now_s[0])
+    staged = staging.run(bodies(str(number)) for number in range(6))
+    stream(leveret, queue).commit([staged], 0)
+    assert len(ended) == 3
+    assert texts_in(leveret.url, queue) == [str(number) for number in range(6)]
 
 
 # rows that no queue takes

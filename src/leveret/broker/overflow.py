@@ -80,6 +80,12 @@ def trim(queue: Queue) -> bool:
     return trimmed
 
 
+def more_came(queue: Queue, messages: Sequence[Message]) -> None:
+    """As many more go, or a queue that is behind would grow for as long as many are published."""
+    if queue.is_overlong:
+        queue.trim_left += _cost(len(messages), sum(len(message.body) for message in messages))
+
+
 def leave_rest(queue: Queue) -> None:
     """The queue's turn is over: what is still too much is left to the next one.
 
@@ -146,9 +152,10 @@ def _over(queue: Queue, most: int) -> tuple[list[Range], int] | None:
 
 def _head(queue: Queue, count: int, max_bytes: int) -> tuple[list[Range], int]:
     """The next so many, or fewer that have no more bytes together, but one at least; what they take."""
-    while True:
-        ranges = weighing.first(queue.progress.ready_ranges(), count)
-        size_bytes = body_bytes(queue, ranges)
-        if count == 1 or size_bytes <= max_bytes:
-            return ranges, max(count, size_bytes // EACH_BYTES)
-        count = max(1, count * max_bytes // size_bytes)
+    count = weighing.within(queue.log, queue.progress.ready_ranges(), count, max_bytes)
+    ranges = weighing.first(queue.progress.ready_ranges(), count)
+    return ranges, _cost(count, sum(brief.body_bytes for brief in queue.log.briefs(ranges)))
+
+
+def _cost(count: int, size_bytes: int) -> int:
+    return max(count, size_bytes // EACH_BYTES)

@@ -156,8 +156,8 @@ class Queue(Feed):
             self.may_expire = bool(flags_of(messages).translate(None, UNLIMITED))
         if self.arguments.max_length_bytes is not None:
             self.waiting_bytes += sum(len(message.body) for message in messages)
-        if self.is_overlong:  # as many more go, or it would grow for as long as many are published
-            self.trim_left += len(messages)
+        if self.limited:
+            overflow.more_came(self, messages)
         self.wake()
 
     def note_arrival(self, messages: Sequence[Message]) -> None:

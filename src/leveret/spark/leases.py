@@ -77,8 +77,8 @@ class LeaseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """A first batch that runs again begins where the query is, and was planned to begin at `from`."""
-        last = self._number(end)
-        first = min(self._number(start), end.get("from", last))
+        first, last = self._number(start), self._number(end)
+        first = min(first, end.get("from", first))
         if first == last:
             return []
         plan = self._plan(first, last)

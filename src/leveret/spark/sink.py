@@ -162,8 +162,11 @@ class _Staging:
         return Staged(self.attempt.query, self.attempt.batch, tuple(stages), rows)
 
     def _put(self, part: _Part) -> str:
-        """The name under which it is staged. A broker that goes away is waited for, and gets it anew."""
-        deadline_s: float | None = None
+        """The name under which it is staged. A broker that goes away is waited for, and gets it anew.
+
+        So does one that has ended a call in which nothing came for minutes, as often as a task is so slow.
+        """
+        deadline_s, kept = 0.0, 0
         while True:
             name = self.attempt.stage_name()
             self.names.append(name)
@@ -177,7 +180,8 @@ class _Staging:
                 if not isinstance(error, BrokerAway):
                     raise
                 now_s = self.clock()
-                deadline_s = deadline_s or now_s + self.options.broker_timeout_s
+                if len(part.kept) > kept:
+                    deadline_s, kept = now_s + self.options.broker_timeout_s, len(part.kept)
                 if now_s >= deadline_s:
                     raise
                 time.sleep(_PAUSE_S)

@@ -87,9 +87,9 @@ class Answers:
                 found = leases.plan(leases.check(request.query, request.epoch), request.start, request.end)
                 return actions.Planned(queue.log.id, [_portion(lease) for lease in found if lease.ranges])
             case actions.Reject():
-                leases = self._consumed(user, request.vhost, request.queue).queries()
-                ranges = ordered_ranges(request.ranges)
-                leases.reject(request.query, ranges, why=reason(request.why))
+                queue = self._consumed(user, request.vhost, request.queue)
+                ranges = ordered_ranges(request.ranges, queue.log)
+                queue.queries().reject(request.query, ranges, why=reason(request.why))
                 return actions.Done()
             case actions.Release():
                 self._consumed(user, request.vhost, request.queue).queries().release(request.query)

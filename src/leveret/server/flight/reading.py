@@ -29,6 +29,7 @@ from leveret.broker.vhost import VirtualHost
 from leveret.flight import actions
 from leveret.flight.tickets import pack_ranges, unpack_ranges
 from leveret.server.flight import shares
+from leveret.storage.log import Log
 from leveret.storage.offsets import OffsetSet, Range
 
 _REASON_BYTES_MAX: Final = 255
@@ -210,9 +211,10 @@ def _reject(vhost: VirtualHost, request: actions.RejectRead) -> actions.Done:
     """A query that is not there, or has settled them, has nothing to reject: then nothing is done."""
     group = _find(vhost, request)
     if group is not None and group.settings.mode == QUERY:
-        chosen = {name: ordered_ranges(data) for name, data in request.ranges.items()}
-        for name in chosen.keys() & group.partitions.keys():
-            group.partitions[name].reject_read(chosen[name], who=_label(group), why=reason(request.why))
+        there = {name: group.partitions[name] for name in request.ranges if name in group.partitions}
+        chosen = [(each, ordered_ranges(request.ranges[name], each.log)) for name, each in there.items()]
+        for partition, ranges in chosen:
+            partition.reject_read(ranges, who=_label(group), why=reason(request.why))
     return actions.Done()
 
 
@@ -221,10 +223,11 @@ def reason(said: str) -> bytes:
     return said.encode()[:_REASON_BYTES_MAX]
 
 
-def ordered_ranges(data: bytes) -> list[Range]:
-    """Those of a request, as the store takes them."""
+def ordered_ranges(data: bytes, log: Log) -> list[Range]:
+    """Those of a request, as the store takes them: offsets that there are, or were."""
     try:
-        return list(OffsetSet(unpack_ranges(data)).ranges())
+        asked = ((start, stop) for start, stop in unpack_ranges(data) if start < log.next)
+        return list(OffsetSet((start, min(stop, log.next)) for start, stop in asked).ranges())
     except ValueError:
         raise PreconditionFailed("the ranges of offsets make no sense") from None
 
@@ -330,7 +333,7 @@ def _beginning(stream: Stream, group: Group | None) -> int:
     if group is None:
         return first
     progress = group.partitions[stream.name].progress
-    return min(first, progress.low) if progress.low > progress.retired_below else 0
+    return 0 if progress.retired_below else min(first, progress.low)
 
 
 def _label(group: Group) -> bytes:
