@@ -225,10 +225,11 @@ def test_a_task_whose_wire_is_cut_ends_well_and_no_row_is_lost(rabbitmq, queue, 
 def test_rows_are_under_way_before_the_first_is_confirmed(rabbitmq, queue, fresh):
     query = fresh("query")
     with Proxy(rabbitmq.url) as proxy, ThreadPoolExecutor(1) as task:
-        proxy.plan(CONFIRM, how=How.STALL)
+        stalled = proxy.plan(CONFIRM, how=How.STALL)
         ran = task.submit(run_task, stream(proxy, queue), batches_of(ROWS[:1]), query=query)
         try:
             assert proxy.wait_for(PUBLISHED_BODY, len(ROWS[0]))
+            assert stalled.wait()
             assert not proxy.passed[CONFIRM]
         finally:
             proxy.cut()
