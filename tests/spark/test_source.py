@@ -235,7 +235,7 @@ def test_nor_are_those_for_rabbitmq_nor_in_the_spool(spark, rabbitmq, queue, tmp
     try:
         is_written = lambda: any(each["numInputRows"] for each in query.recentProgress)  # noqa: E731
         wait_until(is_written, "a batch was written", timeout_s=WAIT_S)
-        shown.write(repr(query.recentProgress) + query._jsq.toString() + texts_in(tmp_path))
+        shown.write(repr(query.recentProgress) + query._jsq.toString())
         with contextlib.redirect_stdout(shown):
             query.explain(True)
     finally:
