@@ -1,6 +1,7 @@
 """The driver's consumer of a queue: when it begins, how long it waits, what it leaves behind."""
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,8 +12,10 @@ import pytest
 
 from leveret.spark import consuming
 from leveret.spark.consuming import QueueConsumer
-from leveret.spark.errors import BrokerRefused
+from leveret.spark.errors import BrokerAway, BrokerRefused
+from leveret.spark.following import StreamEnds
 from tests.client.proxy import CHANNEL_OPEN_OK, Proxy
+from tests.spark import test_streams as streams
 from tests.spark.spooling import WAIT_S, options, publish, ready, wait_until
 
 pytestmark = pytest.mark.needs_rabbitmq
@@ -110,3 +113,70 @@ def test_the_broker_tells_a_queue_from_a_stream(rabbitmq, leveret, fresh, tmp_pa
 def test_what_is_neither_a_queue_nor_a_stream_is_one_sentence(rabbitmq, fresh, tmp_path):
     with pytest.raises(BrokerRefused, match="NOT_FOUND"):
         QueueConsumer(options(rabbitmq.url, fresh(), tmp_path), prefetch=10).is_a_stream()
+
+
+AWAY = "is down or inaccessible"
+
+
+@contextmanager
+def away(rabbitmq: Any, queue: str) -> Iterator[None]:
+    """It is declared and nobody answers for it, as while its node is down or begins."""
+    name = f'rabbit_misc:r(<<"/">>, queue, <<"{queue}">>)'
+    rabbitmq.rabbitmqctl("eval", f"mnesia:dirty_delete(rabbit_queue, {name}).")
+    yield
+    again = "mnesia:dirty_write(rabbit_queue, rabbit_queue_decorator:set(Queue))"
+    rabbitmq.rabbitmqctl("eval", f"[Queue] = mnesia:dirty_read(rabbit_durable_queue, {name}), {again}.")
+
+
+def asked_of_a_stream(url: str, queue: str, place: Path) -> int:
+    ends = StreamEnds(streams.options(url, queue))
+    ends.open()
+    try:
+        return ends.stop()
+    finally:
+        ends.close()
+
+
+def asked_of_a_queue(url: str, queue: str, place: Path) -> int:
+    with opened(url, queue, place) as consumer:
+        return consumer.depth()
+
+
+def asked_for_its_kind(url: str, queue: str, place: Path) -> bool:
+    return QueueConsumer(options(url, queue, place), prefetch=10).is_a_stream()
+
+
+@pytest.mark.parametrize(
+    ("kind", "ask", "answer"),
+    [
+        ("stream", asked_of_a_stream, 3),
+        ("classic", asked_of_a_queue, 3),
+        ("quorum", asked_of_a_queue, 3),
+        ("stream", asked_for_its_kind, True),
+        ("classic", asked_for_its_kind, False),
+    ],
+)
+def test_a_queue_whose_node_is_away_is_waited_for(rabbitmq, fresh, tmp_path, kind, ask, answer):
+    queue = fresh(kind)
+    streams.declare(rabbitmq.url, queue, x_queue_type=kind)
+    streams.append(rabbitmq.url, queue, streams.bodies(3))
+    wait_until(lambda: ready(rabbitmq.url, queue) == 3, "they are counted")
+    found: list[Any] = []
+    asking = threading.Thread(target=lambda: found.append(ask(rabbitmq.url, queue, tmp_path)), daemon=True)
+    with away(rabbitmq, queue):
+        asking.start()
+        wait_until(lambda: f"'{queue}' in vhost '/' {AWAY}" in rabbitmq.log, "it was asked in vain")
+    asking.join(WAIT_S)
+    assert found == [answer]
+
+
+def test_a_queue_whose_node_stays_away_is_one_sentence(rabbitmq, fresh, tmp_path):
+    queue = fresh()
+    publish(rabbitmq.url, queue, ["a"])
+    consumer = QueueConsumer(options(rabbitmq.url, queue, tmp_path, brokerTimeout="1s"), prefetch=10)
+    with away(rabbitmq, queue):
+        with pytest.raises(BrokerAway, match=AWAY):
+            consumer.open()
+        assert consumer.ready(0.2) is None
+    assert consumer.depth() == 1
+    consumer.close()

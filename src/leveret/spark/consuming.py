@@ -36,13 +36,22 @@ _QUIET_S: Final = 0.02
 _GATHER_S: Final = 1.0
 """Or after this time, whatever comes."""
 _ANSWER_S: Final = 2.0
+_AWAY_S: Final = 0.5
+"""How long until a queue that is away is asked for again: the broker logs each time."""
+_AWAY: Final = (
+    "is down or inaccessible",
+    "is stopped by supervisor",
+    "due to timeout",
+    "may be stopping or being demoted",
+)
+"""How RabbitMQ says 404 of a queue that is there and for which nobody answers: a node is down or begins."""
 _IN_HAND_BYTES_MAX: Final = 128 << 20
 _T = TypeVar("_T")
 
 
 def explained(error: ClientError, options: SourceOptions) -> SparkSideError:
     """What the toolkit says, in Spark's words."""
-    if isinstance(error, ChannelClosed):
+    if isinstance(error, ChannelClosed) and not is_away(error):
         return BrokerRefused(f"the broker refused '{options.subject}': {error.text}", code=error.code)
     if isinstance(error, LoginRefused):
         return BrokerRefused(error.sentence, code=403, hint=error.hint)
@@ -52,6 +61,11 @@ def explained(error: ClientError, options: SourceOptions) -> SparkSideError:
 def is_forbidden(error: ClientError | None) -> bool:
     """Whether waiting is of no use. RabbitMQ has the same code for a queue that somebody has to himself."""
     return isinstance(error, ChannelClosed) and error.code == 403 and "refused for user" in error.text
+
+
+def is_away(error: ClientError | None) -> bool:
+    """Whether the queue is there and waiting is all that can be done."""
+    return isinstance(error, ChannelClosed) and error.code == 404 and any(how in error.text for how in _AWAY)
 
 
 def connected(options: SourceOptions, name: str) -> BlockingConnection:
@@ -67,7 +81,9 @@ def connected(options: SourceOptions, name: str) -> BlockingConnection:
 async def answered(
     connection: BlockingConnection, ask: Callable[[Channel], Awaitable[_T]], timeout_s: float
 ) -> _T:
-    """What somebody asks on a channel of its own: again when the connection is lost, until time is over."""
+    """What somebody asks on a channel of its own: again when the connection is lost or the queue is away,
+    until time is over."""
+    refused: ChannelClosed | None = None
     try:
         async with asyncio.timeout(timeout_s):
             while True:
@@ -80,11 +96,16 @@ async def answered(
                         channel.abandon()
                 except ConnectionLost:
                     await asyncio.sleep(_LOOK_S)
+                except ChannelClosed as error:
+                    if not is_away(error):
+                        raise
+                    refused = error
+                    await asyncio.sleep(_AWAY_S)
     except TimeoutError:
         there = connection.connection.session
         if there is None or there.blocked is not None:
             raise connection.connection.failure(timeout_s) from None
-        raise
+        raise refused or TimeoutError from None
 
 
 async def ready_in(connection: BlockingConnection, queue: str, timeout_s: float) -> int:
@@ -126,10 +147,7 @@ class QueueConsumer:
 
     def depth(self) -> int:
         """What waits in the queue, beside what is in hand."""
-        found = self.ready(self._options.broker_timeout_s)
-        if found is None:
-            raise BrokerAway(f"no answer about queue '{self._options.subject}' in brokerTimeout")
-        return found
+        return self._run(self._depth(self._options.broker_timeout_s))
 
     def ready(self, timeout_s: float = _ANSWER_S) -> int | None:
         """The same; None when the broker does not say so in time."""
@@ -298,7 +316,7 @@ async def _takes_offsets(connection: BlockingConnection, options: SourceOptions)
     begun = Consumer(connection.connection, options.subject, prefetch=1, arguments={STREAM_OFFSET: "next"})
     async with asyncio.timeout(options.broker_timeout_s), begun as consumer:
         while not consumer.consuming:
-            if isinstance(consumer.error, ChannelClosed):
+            if isinstance(consumer.error, ChannelClosed) and not is_away(consumer.error):
                 if consumer.error.code == 406 and STREAM_OFFSET in consumer.error.text:
                     return False
                 raise consumer.error
