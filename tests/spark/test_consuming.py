@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,12 @@ from tests.spark.spooling import WAIT_S, options, publish, ready, wait_until
 
 pytestmark = pytest.mark.needs_rabbitmq
 
+PATIENCE = "60s"
+
 
 @contextmanager
 def opened(url: str, queue: str, place: Path) -> Iterator[QueueConsumer]:
-    consumer = QueueConsumer(options(url, queue, place), prefetch=10)
+    consumer = QueueConsumer(options(url, queue, place, brokerTimeout=PATIENCE), prefetch=10)
     try:
         consumer.open()
         yield consumer
@@ -123,13 +126,15 @@ def away(rabbitmq: Any, queue: str) -> Iterator[None]:
     """It is declared and nobody answers for it, as while its node is down or begins."""
     name = f'rabbit_misc:r(<<"/">>, queue, <<"{queue}">>)'
     rabbitmq.rabbitmqctl("eval", f"mnesia:dirty_delete(rabbit_queue, {name}).")
-    yield
-    again = "mnesia:dirty_write(rabbit_queue, rabbit_queue_decorator:set(Queue))"
-    rabbitmq.rabbitmqctl("eval", f"[Queue] = mnesia:dirty_read(rabbit_durable_queue, {name}), {again}.")
+    try:
+        yield
+    finally:
+        again = "mnesia:dirty_write(rabbit_queue, rabbit_queue_decorator:set(Queue))"
+        rabbitmq.rabbitmqctl("eval", f"[Queue] = mnesia:dirty_read(rabbit_durable_queue, {name}), {again}.")
 
 
 def asked_of_a_stream(url: str, queue: str, place: Path) -> int:
-    ends = StreamEnds(streams.options(url, queue))
+    ends = StreamEnds(streams.options(url, queue, brokerTimeout=PATIENCE))
     ends.open()
     try:
         return ends.stop()
@@ -143,7 +148,7 @@ def asked_of_a_queue(url: str, queue: str, place: Path) -> int:
 
 
 def asked_for_its_kind(url: str, queue: str, place: Path) -> bool:
-    return QueueConsumer(options(url, queue, place), prefetch=10).is_a_stream()
+    return QueueConsumer(options(url, queue, place, brokerTimeout=PATIENCE), prefetch=10).is_a_stream()
 
 
 @pytest.mark.parametrize(
@@ -166,17 +171,18 @@ def test_a_queue_whose_node_is_away_is_waited_for(rabbitmq, fresh, tmp_path, kin
     with away(rabbitmq, queue):
         asking.start()
         wait_until(lambda: f"'{queue}' in vhost '/' {AWAY}" in rabbitmq.log, "it was asked in vain")
-    asking.join(WAIT_S)
+    asking.join(60)
     assert found == [answer]
 
 
-def test_a_queue_whose_node_stays_away_is_one_sentence(rabbitmq, fresh, tmp_path):
-    queue = fresh()
+@pytest.mark.parametrize("length", [100, 255])
+def test_a_queue_whose_node_stays_away_is_one_sentence(rabbitmq, fresh, tmp_path, monkeypatch, length):
+    queue = fresh().ljust(length, "x")
     publish(rabbitmq.url, queue, ["a"])
-    consumer = QueueConsumer(options(rabbitmq.url, queue, tmp_path, brokerTimeout="1s"), prefetch=10)
-    with away(rabbitmq, queue):
-        with pytest.raises(BrokerAway, match=AWAY):
-            consumer.open()
-        assert consumer.ready(0.2) is None
-    assert consumer.depth() == 1
-    consumer.close()
+    with opened(rabbitmq.url, queue, tmp_path) as consumer:
+        with away(rabbitmq, queue), monkeypatch.context() as patched:
+            patched.setattr(consumer, "_options", replace(consumer._options, broker_timeout_s=3.0))
+            with pytest.raises(BrokerAway, match=r"home node '.*' of durable queue"):
+                consumer.depth()
+            assert consumer.ready(0.2) is None
+        assert consumer.depth() == 1

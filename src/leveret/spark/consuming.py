@@ -38,13 +38,9 @@ _GATHER_S: Final = 1.0
 _ANSWER_S: Final = 2.0
 _AWAY_S: Final = 0.5
 """How long until a queue that is away is asked for again: the broker logs each time."""
-_AWAY: Final = (
-    "is down or inaccessible",
-    "is stopped by supervisor",
-    "due to timeout",
-    "may be stopping or being demoted",
-)
-"""How RabbitMQ says 404 of a queue that is there and for which nobody answers: a node is down or begins."""
+_AWAY: Final = ("home node '", "failed to perform operation on ", "is stopped by supervisor")
+"""How RabbitMQ says 404 of a queue that is there and for which nobody answers: a node is down or begins. The
+end of what it says is cut off where names are long."""
 _IN_HAND_BYTES_MAX: Final = 128 << 20
 _T = TypeVar("_T")
 
