@@ -28,6 +28,8 @@ class Network:
         self._lock = threading.Lock()
         self._ends: set[socket.socket] = set()
         self._silent: set[socket.socket] = set()
+        self.connections = 0
+        """How many there have been."""
 
     def __enter__(self) -> "Network":
         self._listen()
@@ -85,6 +87,7 @@ class Network:
             broker.settimeout(None)
             with self._lock:
                 self._ends |= {client, broker}
+                self.connections += 1
             for source, target in ((client, broker), (broker, client)):
                 source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 threading.Thread(target=self._carry, args=(source, target), daemon=True).start()

@@ -158,7 +158,7 @@ class Standalone:
             self.url = _wait_for(log, r"Starting Spark master at (spark://\S+)")
             logs = [
                 self._start(ending, name, "worker.Worker", *_offer(host), self.url)
-                for name, host in zip("ab", ("127.0.0.1", "127.0.0.2"), strict=True)
+                for name, host in zip("ab", ("127.0.0.1", "127.0.0.3"), strict=True)
             ]
             for each in logs:
                 _wait_for(each, "(Successfully registered) with master")

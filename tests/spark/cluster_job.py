@@ -6,7 +6,8 @@
 Each of the sinks gets all rows; each of the sources is a table in `place` afterwards, under its name. Both
 are options of the format, which the program makes known itself with `"register": true`. Where driver and
 executors have Python and Leveret from is in the file `answer`. With `"straggling"`, a directory, the first
-attempt at one of two tasks gives all its rows and then does not end; each attempt leaves a file there.
+attempt at one of two tasks gives all its rows and then does not end; each attempt leaves a file there, and
+others at this task wait for that of the first.
 """
 
 import json
@@ -36,6 +37,8 @@ def straggling(place: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.R
         Path(place, f"{task.partitionId()}.{task.attemptNumber()}").touch()
         if (task.partitionId(), task.attemptNumber()) == (1, 0):
             time.sleep(600)
+        while task.partitionId() == 1 and not Path(place, "1.0").exists():
+            time.sleep(0.1)
 
     return passing
 

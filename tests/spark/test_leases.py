@@ -130,8 +130,10 @@ def test_a_read_goes_on_when_its_wire_has_fallen_silent(leveret, queue, options,
         for batch in run.executor.read(partition):
             if not found:
                 network.fall_silent()
+                before = network.connections
             found += batch.column("body").to_pylist()
         run.reader.stop()
+        assert network.connections > before
     assert found == sent
 
 

@@ -226,11 +226,11 @@ def test_rows_are_under_way_before_the_first_is_confirmed(rabbitmq, queue, fresh
     query = fresh("query")
     with Proxy(rabbitmq.url) as proxy, ThreadPoolExecutor(1) as task:
         stalled = proxy.plan(CONFIRM, how=How.STALL)
-        ran = task.submit(run_task, stream(proxy, queue), batches_of(ROWS[:1]), query=query)
+        patient = stream(proxy, queue, broker_timeout_s=180.0)
+        ran = task.submit(run_task, patient, batches_of(ROWS[:1]), query=query)
         try:
-            assert proxy.wait_for(PUBLISHED_BODY, len(ROWS[0]))
-            assert stalled.wait()
-            assert not proxy.passed[CONFIRM]
+            assert proxy.wait_for(PUBLISHED_BODY, len(ROWS[0]), timeout_s=60)
+            assert stalled.wait(60)
         finally:
             proxy.cut()
         assert ran.result().rows == len(ROWS[0])

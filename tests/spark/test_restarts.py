@@ -51,7 +51,7 @@ def test_a_task_that_takes_longer_than_rabbitmq_waits_for_acks_reads_each_offset
     streams.declare(impatient.url, stream)
     streams.append(impatient.url, stream, streams.bodies(100))
     found = []
-    with Follower(streams.options(impatient.url, stream), 0) as follower:
+    with Follower(streams.options(impatient.url, stream), 0, prefetch=40) as follower:
         for enough in (30, 60, 100):
             lost = impatient.log.count(LOST_PATIENCE)
             while len(found) < enough:
