@@ -3,12 +3,14 @@
 BIN            := .venv/bin
 READY          := .venv/.ready
 READY_FOR_DEMO := .venv/.ready-for-demo
+READY_FOR_DEV  := .venv/.ready-for-dev
+READY_FOR_RUN  := .venv/.ready-for-run
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run test soak interop lint format types bench docs clean
+.PHONY: help setup demo run test test-all soak interop lint format types bench docs clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## Build .venv with the pinned versions and install the tools that tests need
 	@scripts/setup
@@ -16,38 +18,48 @@ setup: ## Build .venv with the pinned versions and install the tools that tests 
 $(READY): pyproject.toml constraints.txt scripts/setup
 	@scripts/setup
 
-$(READY_FOR_DEMO): pyproject.toml constraints.txt scripts/setup
-	@scripts/setup demo
+.venv/.ready-for-%: pyproject.toml constraints.txt scripts/setup
+	@scripts/setup $*
 
 demo: $(READY_FOR_DEMO) ## Show all of it in about a minute: kill what can be killed, then account for every message
 	$(BIN)/leveret demo
 
-run: $(READY) ## Run the broker on this machine; stop it with Ctrl-C
+run: $(READY_FOR_RUN) ## Run the broker on this machine; stop it with Ctrl-C
 	$(BIN)/leveret serve
+
+# Twice as many workers as cores: most tests wait for a process, a disk or a clock for two thirds of their time.
+PYTEST := $(BIN)/pytest -n 4 --dist loadgroup
+ARGS   ?=
+
+test: $(READY) ## Prove every rule once, in about a quarter of an hour; ARGS="-k confirm" runs a part
+	$(PYTEST) $(ARGS)
 
 # Counting lines makes everything slower: it is done where the store is tested directly, and nowhere else.
 COVERING := tests/storage tests/properties tests/faults/test_heavy_damage.py tests/faults/test_unknown_formats.py
 COVER    := --cov=leveret.storage --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
+# Other random histories each time; `make test-all SEED=n` repeats a run.
+SEED     ?= $(shell date +%s)
+FULL     := --full --seed $(SEED) --hypothesis-seed $(SEED)
 
-test: $(READY) ## Run every test; leveret.storage must be covered whole, branches included
-	$(BIN)/pytest -n 2 --dist loadfile $(COVERING) $(COVER)
-	$(BIN)/pytest -n 3 --dist loadfile $(addprefix --ignore=,$(COVERING))
+test-all: $(READY) ## Prove everything: clusters, all clients, thousands of histories; leveret.storage covered whole
+	$(PYTEST) $(FULL) $(COVER) $(COVERING)
+	$(PYTEST) $(FULL) $(addprefix --ignore=,$(COVERING)) $(ARGS)
 
 soak: $(READY) ## Kill everything around Spark queries, again and again; LEVERET_SOAK_ROUNDS times each
-	LEVERET_SOAK=1 $(BIN)/pytest -s tests/soak tests/spark/test_sink.py tests/spark/test_killed_driver.py tests/spark/test_cluster.py
+	LEVERET_SOAK=1 $(BIN)/pytest -s --full tests/soak tests/spark/test_sink.py tests/spark/test_killed_driver.py tests/spark/test_cluster.py
 
 interop: $(READY) ## Run the tests with clients of all languages; those of others than Python are built first
-	LEVERET_INTEROP_ALL=1 $(BIN)/pytest tests/interop
+	$(BIN)/pytest --full tests/interop
 
-lint: $(READY) ## Check style and formatting
+lint: $(READY_FOR_DEV) ## Check style and formatting
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-format: $(READY) ## Format the code and mend what can be mended automatically
+format: $(READY_FOR_DEV) ## Format the code and mend what can be mended automatically
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-types: $(READY) ## Check the types of the package
+types: $(READY_FOR_DEV) ## Check the types of the package
 	$(BIN)/mypy --strict src
 
 bench: $(READY) ## Measure store, broker, toolkit, Spark side, groups and audit beside RabbitMQ, aio-pika and pika, on this machine

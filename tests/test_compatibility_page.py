@@ -21,6 +21,8 @@ from tests.compatibility.claims import Claim, Section, State, claim
 from tests.differential.deviations import INSTEAD, REWRITES
 from tests.differential.wire import wire_name
 
+pytestmark = pytest.mark.xdist_group("compatibility page")  # finding all tests takes seconds
+
 PAGE = page.PATH.read_text(encoding="utf-8")
 CLAIMS = [each for _, sections in page.CHAPTERS for section in sections for each in section.claims]
 NAMES = {each.name for each in CLAIMS}
@@ -49,7 +51,14 @@ def test_two(channel):
 
 def test_three(channel):
     table({"x-overflow": "drop-head"})
+
+def test_four(joined):
+    joined(3)
 '''
+FIXTURES = """
+def joined(channel):
+    channel.basic_consume("q", arguments={"x-group": "billing"})
+"""
 
 
 # --- the page as it is ------------------------------------------------------------------------------------
@@ -138,6 +147,7 @@ def test_every_deviation_is_on_the_page_with_its_reason() -> None:
 def found(tmp_path: Path) -> dict[str, evidence.Test]:
     path = tmp_path / "test_some.py"
     path.write_text(MODULE)
+    path.with_name("conftest.py").write_text(FIXTURES)
     module = evidence.module_at(path)
     return {
         test.name: test for test in evidence.tests_in(module, "tests/some/test_some.py", is_scenario=False)
@@ -162,6 +172,12 @@ def test_what_a_test_uses_of_its_module_counts_less_than_its_own_words(
 def test_what_a_test_imports_from_other_tests_is_looked_at_too(found: dict[str, evidence.Test]) -> None:
     assert "x-overflow=drop-head" in found["test_three"].own
     assert "longstr" in found["test_three"].all - found["test_three"].own
+
+
+def test_what_a_test_uses_of_the_fixtures_of_its_folder_is_looked_at_too(
+    found: dict[str, evidence.Test],
+) -> None:
+    assert {"basic_consume", "x-group"} <= found["test_four"].all - found["test_four"].own
 
 
 def test_docstrings_say_nothing(found: dict[str, evidence.Test]) -> None:

@@ -1,9 +1,10 @@
-"""Runs the code of the guide's pages about the client toolkit, and holds their tables against the sources.
+"""Runs the code of the guide's pages, and holds their tables against the sources.
 
 Each block of Python is run against a broker of its own page, in order: a block may use what an earlier one
-has defined, an open `connection`, `publisher` and a new `app`. An application that a block makes is then
-started, given a message for each handler, and stopped. What the pages say about the examples is left to
-`test_examples.py`.
+has defined, an open `connection`, `publisher` and a new `app`; on pages about other clients, a `channel` of
+pika. An application that a block makes is then started, given a message for each handler, and stopped. One
+that calls `asyncio.run` is a whole program, and also run as one. Every other block is run by the test that
+`RUN_BY` names, or is in `NOT_RUN` with the reason.
 """
 
 import ast
@@ -12,27 +13,79 @@ import dataclasses
 import inspect
 import os
 import re
+import subprocess
+import sys
 import types
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pika
 import pytest
 
 import leveret.client
-from leveret.client import App, Binding, Connection, Exchange, Hooks, Publisher, Queue, Topology, topic
+from leveret.client import (
+    App,
+    Binding,
+    Connection,
+    Exchange,
+    Hooks,
+    Publisher,
+    Queue,
+    Topology,
+    partition,
+    topic,
+)
 from leveret.client.counters import ListenerCounters, PublisherCounters
 from leveret.client.errors import ClientError
 from leveret.client.receipt import Status
 from leveret.testing.broker import Broker
+from tests.processes import WAIT_S, wait_until
+
+pytestmark = pytest.mark.real
 
 ROOT = Path(__file__).parents[1]
 GUIDE = ROOT / "docs" / "guide"
 SOURCES = ROOT / "src" / "leveret" / "client"
-PAGES = ("client.md", "publishing.md", "consuming.md", "groups.md")
+PAGES = ("client.md", "publishing.md", "consuming.md", "groups.md", "topology.md")
+PIKA_PAGES = ("retries.md", "deduplication.md", "audit.md")
+RUN_BY = {
+    "testing.md python": "test_the_code_about_testing_runs",
+    "scenarios.md python": "test_examples.py",
+    "scenarios.md text": "test_examples.py",
+    "scenarios.md text rabbitmq": "test_examples.py",
+    "scenarios.md sh": "test_examples.py",
+    "spark.md python": "spark/test_guide_spark.py",
+    "pipelines.md python": "spark/test_guide_spark.py",
+    "pipelines.md toml": "spark/test_guide_spark.py",
+    "README.md python": "test_the_programs_of_the_readme_run and spark/test_guide_spark.py",
+    "command-line.md console": "test_guide_commands.py",
+    "groups.md console": "test_guide_commands.py",
+    "README.md console": "test_guide_commands.py",
+    "http.md sh": "test_guide_commands.py",
+    "audit.md sh": "test_guide_commands.py, as far as the options; spark/test_audit.py runs them",
+    "pipelines.md": "test_guide_commands.py, as far as the options; spark/test_pipeline_running.py runs them",
+    "pipelines.md sh": "spark/test_pipeline_examples.py",
+    **{f"{page} python": "test_the_code_of_a_page_runs" for page in PAGES},
+    **{f"{page} python": "test_the_code_about_other_clients_runs" for page in PIKA_PAGES},
+}
+"""Of blocks by page and language."""
+NOT_RUN = {
+    "command-line.md json": "what a command prints, or one line of a file",
+    "topology.md": "the text of an error",
+    "spark.md sh": "needs a cluster; spark/test_cluster.py starts one with these options",
+    "spark-cluster.md sh": "builds an environment from a package index; spark/cluster.py does it offline",
+    "spark-cluster.md text": "a part of a job; spark/cluster_job.py has it",
+    "README.md sh": "targets of make: they install packages and run for minutes",
+}
 URL = "amqp://guest:guest@localhost/"
 LIMIT_S = 30.0
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+ANY_BLOCK = re.compile(r"^```(.*)\n(?:.*\n)*?```$", re.MULTILINE)
+PROGRAM = re.compile(r"^ *asyncio\.run\(", re.MULTILINE)
+README = ROOT / "README.md"
+README_URL = "amqp://guest:guest@127.0.0.1:5672/"
 TOPOLOGY = Topology(
     Queue("orders"),
     Queue("prices"),
@@ -41,7 +94,10 @@ TOPOLOGY = Topology(
     Exchange("shop", "topic"),
     Binding("shop", "orders", "order.#"),
 )
-TOPOLOGIES = {"groups.md": Topology(topic("orders", partitions=8, max_age="7D"))}
+TOPOLOGIES = {
+    "groups.md": Topology(topic("orders", partitions=8, max_age="7D")),
+    "topology.md": Topology(),
+}
 """Of pages that need another one."""
 
 
@@ -96,14 +152,97 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     """What a block writes into its directory is not written into the project's."""
     monkeypatch.chdir(tmp_path)
     yield
-    assert set(os.listdir(tmp_path)) <= {"orders.seen.db", "orders.seen.db-wal", "orders.seen.db-shm"}
+    assert set(os.listdir(tmp_path)) <= {"orders.seen.db", "orders.seen.db-wal", "orders.seen.db-shm", "some"}
 
 
+@pytest.mark.real
 @pytest.mark.usefixtures("elsewhere")
 @pytest.mark.parametrize("page", PAGES)
 def test_the_code_of_a_page_runs(page: str) -> None:
     with Broker() as broker:
-        assert asyncio.run(run_page(page, broker)) > 4
+        assert asyncio.run(run_page(page, broker)) > 0
+
+
+@pytest.mark.parametrize("page", PIKA_PAGES)
+def test_the_code_about_other_clients_runs(page: str) -> None:
+    with Broker() as broker, closing(pika.BlockingConnection(pika.URLParameters(broker.url))) as connection:
+        for block in BLOCK.findall(text_of(page)):
+            channel = connection.channel()
+            channel.queue_declare("held")
+            channel.basic_publish("", "held", b"one")
+            method, _, _ = channel.basic_get("held")
+            exec(block, {"pika": pika, "channel": channel, "method": method, "body": b"one", "Queue": Queue})
+            channel.queue_declare("held", passive=True)  # still open: nothing was refused
+            channel.queue_delete("orders")
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_the_code_about_testing_runs() -> None:
+    names: dict[str, Any] = {}
+    first, second = BLOCK.findall(text_of("testing.md"))
+    exec(first, names)
+    with Broker() as broker:
+        names["test_three_orders_are_waiting"](broker)
+    asyncio.run(run_block(second, names, "testing.md"))
+
+
+def programs() -> dict[str, str]:
+    """Blocks that are whole programs, by page and number."""
+    found = {}
+    for page in (*PAGES, "README.md"):
+        text = (README if page == "README.md" else GUIDE / page).read_text(encoding="utf-8")
+        found |= {f"{page} {n}": code for n, code in enumerate(BLOCK.findall(text)) if PROGRAM.search(code)}
+    return found
+
+
+@pytest.mark.parametrize("name", programs())
+def test_a_whole_program_runs_as_it_is_written(name: str, tmp_path: Path) -> None:
+    """Those that end by themselves do; the others handle a message, and end in order when they are told."""
+    code = programs()[name]
+    with Broker() as broker:
+        text = code.replace(README_URL, broker.url).replace(URL, broker.url)
+        (tmp_path / "program.py").write_text(text, encoding="utf-8")
+        command = [sys.executable, "-u", str(tmp_path / "program.py")]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        with subprocess.Popen(command, text=True, cwd=tmp_path, **pipes) as process:
+            if "app.run()" in code:
+                give_it_a_message(broker, process)
+                process.terminate()
+            _, said = process.communicate(timeout=WAIT_S)
+    assert (process.returncode, said) == (0, "")
+
+
+def is_consumed(broker: Broker) -> bool:
+    return broker.call(lambda: any(each.channels for each in broker.server.broker.connections))
+
+
+def give_it_a_message(broker: Broker, process: subprocess.Popen[str]) -> None:
+    """Publish one when the program consumes, and wait until it prints something about it."""
+    wait_until(lambda: is_consumed(broker), "the program consumes")
+    with closing(pika.BlockingConnection(pika.URLParameters(broker.url))) as connection:
+        channel = connection.channel()
+        properties = pika.BasicProperties(content_type="application/json")
+        names = broker.call(lambda: set(broker.server.broker.vhosts["/"].queues))
+        channel.basic_publish("", min(names & {"orders", partition("orders", 0)}), b'{"id": 1}', properties)
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("1 ")
+
+
+def test_the_programs_of_the_readme_run() -> None:
+    (block,) = (found for found in BLOCK.findall(README.read_text(encoding="utf-8")) if "pika" in found)
+    with Broker() as broker:
+        exec(block.replace(README_URL, broker.url), {})
+        assert broker.depth("orders") == 0
+
+
+def test_every_block_of_the_guide_is_run_or_has_a_reason_not_to_be() -> None:
+    found = {
+        f"{path.name} {language}".strip()
+        for path in (*GUIDE.glob("*.md"), README)
+        for language in ANY_BLOCK.findall(path.read_text(encoding="utf-8"))
+    }
+    assert found == RUN_BY.keys() | NOT_RUN.keys()
+    assert not RUN_BY.keys() & NOT_RUN.keys()
 
 
 # --- tables ----------------------------------------------------------------------------------------------

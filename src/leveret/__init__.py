@@ -4,4 +4,4 @@ This file owns the version and nothing else. Each part is a package of its own a
 name (``leveret.storage``), so that a program loads only what it uses.
 """
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"

@@ -7,7 +7,6 @@ belongs to what survived is known. The rule: nothing here reads a journal, which
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -215,13 +214,3 @@ class AuditedHistory(BrokerHistory):
             if entry.kind is Kind.SYNCED and not entry.who and entry.outcome != Promise.NONE:
                 notes.add_many(entry.ranges)
         return notes
-
-
-def replay(seed: int, place: Path) -> None:
-    """With a note that says how to do it again."""
-    try:
-        AuditedHistory(seed, place).run()
-    except BaseException as error:
-        with suppress(AttributeError):
-            error.add_note(f"seed {seed}: LEVERET_SEED={seed} LEVERET_HISTORIES=1 replays it")
-        raise

@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.processes import WAIT_S
 from tests.tools import browser
 
-WAIT_S = 60.0
 _OPTIONS = (
     "--headless=new",
     "--remote-debugging-pipe",
@@ -138,7 +138,7 @@ def page(directory: Path) -> Iterator[Page]:
         os.close(to_browser)  # that is how it is told to end
         os.close(from_browser)
         try:
-            process.wait(timeout=20)
+            process.wait(timeout=WAIT_S)
         except subprocess.TimeoutExpired:
             process.kill()
-            process.wait(timeout=20)
+            process.wait(timeout=WAIT_S)

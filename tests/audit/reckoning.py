@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 from leveret.audit.accounting import MESSAGES, account
+from leveret.audit.damages import by_file
 from leveret.audit.evidence import Case, of_directory
 from leveret.storage import events
-from leveret.storage.events import Event
 from leveret.testing.disk import SimulatedDisk
 
 Row = dict[str, Any]
@@ -26,7 +26,7 @@ class Reckoned:
     """The table of messages as rows, and what was found damaged."""
 
     rows: list[Row] = field(default_factory=list)
-    damage: set[str] = field(default_factory=set)
+    damage: list[str] = field(default_factory=list)
     returned: dict[str, int] = field(default_factory=dict)
     """By exchange."""
     logs: dict[str, int] = field(default_factory=dict)
@@ -50,14 +50,15 @@ class Reckoned:
 
 
 def reckon(case: Case) -> Reckoned:
-    found = Reckoned(damage=set(case.damage), logs={log.queue: log.id for log in case.logs})
+    damage = set(case.damage)
+    found = Reckoned(logs={log.queue: log.id for log in case.logs})
     by_log: dict[int, list[pa.RecordBatch]] = {}
     for piece in case.pieces:
         for batch in case.evidence.rows(piece):
             if not batch.num_rows:
                 continue
-            if batch["event"][0].as_py() == Event.DAMAGED:
-                found.damage.update(batch["why"].to_pylist())
+            if broken := events.damage_of(batch):
+                damage.update(broken)
             elif piece.log_id in case.returned:
                 for row in batch.to_pylist():
                     count = found.returned.get(row["why"], 0)
@@ -69,6 +70,7 @@ def reckon(case: Case) -> Reckoned:
             messages = account(rows, log)
             assert messages.schema == MESSAGES
             found.rows += messages.to_pylist()
+    found.damage = by_file(damage)
     return found
 
 

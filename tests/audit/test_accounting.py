@@ -265,7 +265,7 @@ def test_offsets_count_from_the_chunk_they_are_in():
     }
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.histories(sample=4, full=4)
 def test_what_is_worked_through_in_portions_comes_out_the_same(monkeypatch, seed):
     random = Random(seed)
     rows = [published(0, 40), synced(0, 30), synced(10, 40)]
@@ -285,7 +285,7 @@ OFTEN = (Kind.DELIVERED, Kind.LEASED, Kind.RETURNED, Kind.RELEASED, Kind.MISSED,
 RARELY = (Kind.SETTLED, Kind.WITHHELD, Kind.SOUGHT, Kind.RECALLED)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.histories(sample=6, full=40)
 def test_what_is_told_in_fewer_rows_is_the_same(seed):
     """Few places, names and reasons, so that most things happen again and again."""
     random = Random(seed)

@@ -19,9 +19,9 @@ from leveret.audit.findings import Findings
 from leveret.cli.main import app
 from leveret.storage.files import OsFiles
 from tests.audit import examples
+from tests.processes import WAIT_S
 from tests.storage.builders import make_store, messages
 
-WAIT_S = 60.0
 Run = Callable[..., Result]
 
 
@@ -80,6 +80,7 @@ def test_ctrl_c_ends_it_as_it_ends_all_commands(run: Run, tmp_path: Path) -> Non
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.real
 def test_a_spark_that_does_not_start_is_a_sentence(data: Path, tmp_path: Path) -> None:
     """A Java that says it is one, and then has no memory."""
     java = tmp_path / "bin" / "java"

@@ -8,17 +8,21 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner, Result
 from xxhash import xxh3_64_intdigest
 
+from leveret.audit import places, results
 from leveret.cli.main import app
 from leveret.spark.endpoint import Endpoint, find
 from leveret.spark.options import BrokerOptions
 from leveret.storage import formats
 from leveret.storage.files import OsFiles
 from leveret.testing.broker import Broker
-from tests.differential.rabbitmq import free_ports
+from tests.audit import examples
+from tests.processes import free_ports
 from tests.semantics.client import Client
 from tests.storage.builders import make_store, messages
 
@@ -83,6 +87,7 @@ def test_a_newer_format_is_refused(data: Path, tmp_path: Path, kind: str) -> Non
     assert fingerprint(data) == before
 
 
+@pytest.mark.real
 def test_a_directory_that_a_broker_has_open_is_refused_and_the_broker_goes_on(tmp_path: Path) -> None:
     with Broker(tmp_path / "data") as broker:
         channel = Client(broker.port).channel().confirm_select()
@@ -127,6 +132,86 @@ def test_what_is_no_data_directory_is_refused(tmp_path: Path, make: Callable[[Pa
     assert fingerprint(tmp_path) == before
 
 
+@pytest.fixture
+def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fail if Spark is started."""
+
+    def started(*_: object, **__: object) -> None:
+        raise AssertionError("Spark is started")
+
+    monkeypatch.setattr("leveret.audit.auditing.session", started)
+
+
+def refused(*words: object) -> str:
+    """The one sentence that the command ends with."""
+    ran = CliRunner().invoke(app, ["audit", *map(str, words)], catch_exceptions=False)
+    assert (ran.exit_code, ran.stdout, len(ran.stderr.strip().splitlines())) == (1, "", 1), ran.output
+    return ran.stderr
+
+
+@pytest.mark.usefixtures("no_spark")
+@pytest.mark.parametrize("name", ["messages/letter.txt", "findings.json", "report.html"])
+def test_files_that_no_audit_has_made_are_not_replaced(data: Path, tmp_path: Path, name: str) -> None:
+    out = tmp_path / "out"
+    (out / name).parent.mkdir(parents=True)
+    (out / name).write_text("mine")
+    before = fingerprint(tmp_path)
+    assert f"{out} is not empty, and no audit has made it" in refused("--data", data, "--out", out)
+    assert fingerprint(tmp_path) == before
+
+
+@pytest.mark.usefixtures("no_spark")
+@pytest.mark.parametrize("below", [False, True])
+def test_a_file_is_no_place_for_results(data: Path, tmp_path: Path, below: bool) -> None:
+    (tmp_path / "out").write_text("mine")
+    out = tmp_path / "out" / "deeper" if below else tmp_path / "out"
+    said = refused("--data", data, "--out", out)
+    assert str(out) in said
+    assert "name another directory with --out" in said
+
+
+def test_the_directory_of_an_earlier_audit_is_written_again(tmp_path: Path) -> None:
+    places.check_out(tmp_path / "new")
+    places.check_out(tmp_path)
+    places.claim(tmp_path / "marked")
+    (tmp_path / "marked" / "messages").mkdir()
+    places.check_out(tmp_path / "marked")
+    results.write(examples.well(), tmp_path / "older")
+    places.check_out(tmp_path / "older")
+
+
+@pytest.mark.usefixtures("no_spark")
+def test_a_table_that_is_not_there_is_refused_before_spark_starts(data: Path, tmp_path: Path) -> None:
+    said = refused("--data", data, "--out", tmp_path / "out", "--table", tmp_path / "lake")
+    assert f"there is no whole batch of a pipeline at {tmp_path / 'lake'}" in said
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.usefixtures("no_spark")
+@pytest.mark.parametrize("content", ["rows of something else", "no parquet"])
+def test_a_table_of_something_else_is_refused_before_spark_starts(
+    data: Path, tmp_path: Path, content: str
+) -> None:
+    batch = tmp_path / "lake" / "_batch=0"
+    batch.mkdir(parents=True)
+    (batch / "_SUCCESS").touch()
+    if content == "no parquet":
+        (batch / "part-0.parquet").write_bytes(b"hello")
+    else:
+        pq.write_table(pa.table({"_queue": ["orders"], "id": [1]}), batch / "part-0.parquet")
+    said = refused("--data", data, "--out", tmp_path / "out", "--table", tmp_path / "lake")
+    assert ("can't be read" if content == "no parquet" else "has no column _partition") in said
+
+
+@pytest.mark.usefixtures("no_spark")
+def test_a_directory_and_a_broker_together_are_refused(data: Path, tmp_path: Path) -> None:
+    words = ["audit", "--data", str(data), "--url", "amqp://127.0.0.1/", "--out", str(tmp_path / "out")]
+    ran = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert ran.exit_code == 2
+    assert "give one of them" in " ".join(ran.stderr.replace("│", " ").split())
+    assert not (tmp_path / "out").exists()
+
+
 def test_without_java_it_is_said(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -136,6 +221,7 @@ def test_without_java_it_is_said(data: Path, tmp_path: Path, monkeypatch: pytest
     assert fingerprint(data) == before
 
 
+@pytest.mark.real
 def test_a_broker_that_is_away_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def quickly(options: BrokerOptions) -> Endpoint:
         return find(options, timeout_s=0.1)

@@ -239,9 +239,8 @@ def test_every_queue_has_a_plot_for_each_stage_that_is_known():
     section = parsed(examples.well()).section("latencies")
     titles = [each.all("title")[0].text for each in section.all("svg")]
     assert len(titles) == 4 * 3 - 1
-    assert [each.text for each in section.all("h3")][
-        -1
-    ] == "orders.topic.0, group billing"  # the fewest messages
+    assert titles[-1].startswith("orders.topic.0, group billing: ")  # the fewest messages
+    assert "Nothing is known" not in section.text
     assert "mail.outgoing: from publish to confirm" not in titles
     for drawing in section.all("svg"):
         lines = [each.attributes["class"] for each in drawing.all("path")]
@@ -250,9 +249,54 @@ def test_every_queue_has_a_plot_for_each_stage_that_is_known():
 
 def test_queues_that_are_not_drawn_are_counted_and_listed():
     section = parsed(examples.many()).section("latencies")
-    assert len(section.all("h3")) == 12
+    assert len(section.all("svg")) == 12 * 3
     assert "28 queues with fewer messages are not drawn." in section.text
     assert len(rows(section)) == 40 * 3
+
+
+def test_a_chart_is_as_wide_as_its_queue_has_times():
+    """A queue that was at work for 20 of 60 stretches fills its chart too."""
+    section = parsed(examples.well()).section("latencies")
+    for drawing in section.all("svg"):
+        (axis,) = (each for each in drawing.all("line") if each.attributes["class"] == "axis")
+        places = [float(x) for x in re.findall(r"[ML]([0-9.]+) ", drawing.all("path")[0].attributes["d"])]
+        width = float(axis.attributes["x2"]) - float(axis.attributes["x1"])
+        assert max(places) - min(places) > 0.9 * width
+
+
+def figures(findings: Findings) -> dict[str, str]:
+    section = parsed(findings).section("figures")
+    return {each.all("dt")[0].text: each.all("dd")[0].text for each in section.all("div")}
+
+
+def test_what_groups_hold_is_in_flight_at_a_glance_too():
+    assert figures(examples.well())["in flight"] == "32"  # 30 of a queue, 1 of another, 1 of a group
+
+
+def test_what_a_stream_keeps_and_what_waits_for_its_groups_are_not_one_sum():
+    stream = examples.Reader("log-0")
+    kept = examples.account(stream, published=300, delivered=0, outcomes={}, ready=300, stream=True)
+    read = examples.account(
+        examples.Reader("log-0", "billing"), published=300, outcomes={"acked": 215}, ready=85, stream=True
+    )
+    findings = examples.empty(queues=[kept, read, examples.account(examples.ORDERS, published=7, ready=7)])
+    shown = figures(findings)
+    assert (shown["ready"], shown["ready for groups"], shown["kept in streams"]) == ("7", "85", "300")
+    (row,) = (row for row in rows(parsed(findings).section("queues")) if row[0] == "log-0")
+    assert row[5] == "–"
+    assert "kept 300" in row[-1]
+
+
+def test_it_is_said_that_a_message_counts_in_each_queue():
+    assert "once in each queue that took it" in parsed(examples.well()).section("figures").text
+
+
+def test_who_holds_a_hole_has_a_name_and_below_it_an_address():
+    label = "127.0.0.1:37884 -> 127.0.0.1:5672 billing-1 (consuming) (1) leveret.74f2bcf484a6"
+    findings = examples.empty(holes=[examples.hole(examples.BILLING, 9, 10, held_by=label)])
+    section = parsed(findings).section("holes")
+    assert "billing-1127.0.0.1:37884" in section.text
+    assert "leveret.74f2bcf484a6" not in section.text
 
 
 def test_dead_letters_have_a_bar_as_long_as_they_are_many():

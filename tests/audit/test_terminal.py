@@ -17,7 +17,8 @@ def titled(findings: Findings, begin: str) -> Part:
 
 def test_the_verdict_comes_first_and_gives_the_figures():
     assert summary(examples.well())[0].title == (
-        "Every message is accounted for: 257,941 published, 248,211 confirmed, none lost, none twice."
+        "Every message is accounted for: 257,941 published to 3 queues, 248,211 confirmed, "
+        "none lost, none twice."
     )
 
 

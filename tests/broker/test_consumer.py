@@ -64,7 +64,11 @@ def test_the_smaller_of_its_own_limit_and_the_channels_room() -> None:
 
 
 def test_without_acknowledgements_there_is_no_limit() -> None:
-    assert consumer("c", FakeChannel(room=0), prefetch=1, no_ack=True).credit == UNLIMITED
+    assert consumer("c", FakeChannel(room=1), prefetch=1, no_ack=True).credit == UNLIMITED
+
+
+def test_without_acknowledgements_a_shared_limit_that_is_reached_holds_back() -> None:
+    assert consumer("c", FakeChannel(room=0), no_ack=True).credit == 0
 
 
 def test_nothing_for_a_channel_that_can_not_be_written_to() -> None:

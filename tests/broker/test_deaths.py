@@ -151,6 +151,11 @@ class TestHeadersThatClientsMadeUp:
         buried = die(message({"x-death": [mine[0], *other, mine[1]]}))
         assert deaths(buried) == [{"queue": "q", "reason": "rejected", "count": 8}, other[0]]
 
+    def test_entries_without_a_count_are_counted_when_they_are_merged(self) -> None:
+        here, elsewhere = {"queue": "q", "reason": "rejected"}, {"queue": "o", "reason": "expired"}
+        buried = die(message({"x-death": [elsewhere, here, elsewhere, elsewhere, here]}))
+        assert deaths(buried) == [{**here, "count": 3}, {**elsewhere, "count": 3}]
+
     def test_a_count_does_not_outgrow_its_field(self) -> None:
         buried = die(message({"x-death": [{"queue": "q", "reason": "rejected", "count": COUNT_MAX}]}))
         assert deaths(buried)[0]["count"] == COUNT_MAX

@@ -8,7 +8,6 @@ import pytest
 
 from leveret.testing.broker import Broker
 from tests.client.conftest import amqp_url, fresh, leveret_session  # noqa: F401  (fixtures)
-from tests.differential.rabbitmq import rabbitmq  # noqa: F401  (a fixture)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pika
 from pika.adapters.blocking_connection import BlockingChannel
 
-WAIT_S = 20
+from tests.processes import WAIT_S
 
 
 class Kept(NamedTuple):

@@ -8,8 +8,7 @@ import sys
 import pytest
 
 from leveret.cli.background import Background
-
-WAIT_S = 20
+from tests.processes import WAIT_S
 
 
 def test_results_and_errors_come_back_in_order():
@@ -53,6 +52,7 @@ def test_a_call_that_was_given_up_disturbs_nobody():
     os.close(sink)
 
 
+@pytest.mark.real
 def test_a_process_ends_although_a_call_still_blocks():
     program = """
 import asyncio, os

@@ -177,6 +177,29 @@ def test_peeking_leaves_everything_where_it_is(amqp_url: str, fresh: Callable[[s
     assert bodies(amqp_url, queue) == many
 
 
+def test_peeking_on_leveret_changes_nothing(leveret_url: str, fresh: Callable[[str], str]):
+    """No delivery is counted: the delivery limit is never reached, and nothing is redelivered."""
+    queue = declare(leveret_url, fresh("peek"), HUNDRED, **{"x-delivery-limit": 1})
+    for _ in range(3):
+        ran = leveret("consume", queue, "--peek", "--prefetch", 7, url=leveret_url)
+        assert (ran.code, ran.out.split()) == (0, HUNDRED)
+        assert "counts as a delivery" not in ran.err
+    kept = take_all(leveret_url, queue)
+    assert [each.body for each in kept] == HUNDRED
+    assert {(each.redelivered, (each.properties.headers or {}).get("x-delivery-count")) for each in kept} == {
+        (False, None)
+    }
+
+
+@pytest.mark.needs_rabbitmq
+def test_peeking_elsewhere_says_first_that_it_counts(rabbitmq, fresh: Callable[[str], str]):
+    queue = declare(rabbitmq.url, fresh("peek"), HUNDRED)
+    ran = leveret("consume", queue, "--peek", "--count", 3, url=rabbitmq.url)
+    assert (ran.code, ran.out.split()) == (0, HUNDRED[:3])
+    warning, end = ran.err.index("each look counts as a delivery"), ran.err.index("3 messages looked at")
+    assert warning < end
+
+
 # --- nothing is lost -------------------------------------------------------------------------------------
 
 
@@ -252,6 +275,7 @@ def test_a_reader_that_does_not_read_does_not_keep_it_from_ending(
     process.communicate()
 
 
+@pytest.mark.real
 def test_an_ack_that_got_lost_means_that_the_message_comes_again(tmp_path: Path):
     with Broker() as broker:
         declare(broker.url, "q", HUNDRED)
@@ -265,6 +289,7 @@ def test_an_ack_that_got_lost_means_that_the_message_comes_again(tmp_path: Path)
         assert "leveret: " in ran.err  # that the connection was lost, and is back
 
 
+@pytest.mark.real
 def test_a_broker_that_does_not_come_back_is_given_up(tmp_path: Path):
     with Broker() as broker:
         declare(broker.url, "q", HUNDRED)
@@ -314,6 +339,7 @@ def test_an_output_that_can_not_be_opened_is_said(
     assert depth(leveret_url, queue) == 1
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     "words",
     [

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from leveret.audit import places
 from leveret.cli.api import Api, Refused
 from leveret.cli.demo import jobs
 from leveret.cli.demo.broker import Broker
@@ -23,6 +24,8 @@ from leveret.cli.demo.topology import WORK
 from leveret.cli.demo.worker import OrderFailed, check
 from tests.cli import command
 
+pytestmark = pytest.mark.real
+
 ORDERS = 3_000
 MANY = 300_000
 """They are not over before somebody has looked."""
@@ -30,7 +33,7 @@ BAD = TORN + UNPAID
 ROUTABLE = ORDERS - UNROUTABLE
 VALID = ROUTABLE - BAD
 NOBODY = "amqp://nobody.invalid"
-DEMO_S = 240
+DEMO_S = 600
 GONE_S = 30
 SHOWN = """
 from leveret.cli.demo.display import KILLED, Stage, show
@@ -103,6 +106,53 @@ def test_what_a_killed_worker_had_written_is_read_up_to_the_last_whole_line(tmp_
 
 
 # what people see
+
+WORKING = """
+import itertools, time
+from leveret.cli.demo.display import Stage
+clock = itertools.count(0, 7)
+time.monotonic = lambda: float(next(clock))
+with Stage() as stage:
+    scene = stage.scene("audit")
+    for doing in ["Spark is starting"] * 9 + ["Spark reads"] * 9:
+        getattr(scene, "step", scene.tell)(doing)
+    for count in range(9):
+        scene.tell(f"{count} messages")
+    scene.end("all is read")
+"""
+
+
+def worked(**environment: str) -> str:
+    known = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "NO_COLOR")}
+    ran = subprocess.run(
+        [sys.executable, "-c", WORKING], capture_output=True, text=True, env={**known, **environment}
+    )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stderr
+
+
+@pytest.mark.parametrize("environment", [{"TERM": "xterm"}, {"TERM": "dumb", "FORCE_COLOR": "1"}])
+def test_where_no_line_can_change_there_is_one_line_for_each_step(environment):
+    lines = [line.split("audit")[-1].strip() for line in worked(**environment).splitlines() if line.strip()]
+    assert lines == ["Spark is starting", "Spark reads", "all is read"]
+
+
+def test_on_a_terminal_one_line_changes():
+    said = worked(TERM="xterm", FORCE_COLOR="1", COLUMNS="100")
+    assert "all is read" in said
+    assert "\x1b[2K" in said, "no line is rewritten"
+    assert "… audit" not in said
+
+
+def test_a_cold_machine_is_told_that_spark_is_starting(tmp_path):
+    pipeline, audit = jobs.Pipeline(tmp_path), jobs.Audit(tmp_path)
+    assert (pipeline.doing(), audit.doing()) == (jobs.STARTING, jobs.STARTING)
+    (tmp_path / "checkpoint").mkdir()
+    for state, doing in (("starting", jobs.STARTING), ("running", "Spark writes orders to a table")):
+        (tmp_path / "checkpoint" / "status.json").write_text(json.dumps({"state": state, "batches": 0}))
+        assert pipeline.doing() == doing
+    places.claim(tmp_path / "audit")
+    assert audit.doing() == "Spark reads logs and journals"
 
 
 def shown(**environment: str) -> command.Ran:
@@ -233,6 +283,7 @@ def test_without_spark_everything_else_is_shown_and_holds(tmp_path):
     assert left_behind(place) == []
 
 
+@pytest.mark.full
 @pytest.mark.needs_java
 @pytest.mark.timeout(DEMO_S)
 def test_the_demo_accounts_for_every_message_of_publishers_workers_pipeline_and_group(tmp_path):

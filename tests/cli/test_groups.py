@@ -6,7 +6,7 @@ from leveret.cli.describing import describe
 from leveret.cli.pages import Page
 from leveret.cli.picture import picture
 from tests.cli import command
-from tests.cli.asking import http, leveret, publish  # noqa: F401  (fixtures)
+from tests.cli.api_commands import http, leveret, publish  # noqa: F401  (fixtures)
 from tests.management.membership import Member, group_of
 
 

@@ -14,8 +14,7 @@ from leveret.cli import outputs
 from leveret.cli.outputs import Directory, Lines, WritingStopped
 from leveret.client import Delivery
 from tests.cli.test_envelope import delivered
-
-WAIT_S = 20
+from tests.processes import WAIT_S
 
 
 def three() -> list[Delivery]:

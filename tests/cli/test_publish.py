@@ -13,6 +13,9 @@ import pytest
 from leveret.testing.broker import Broker
 from tests.cli.command import LIMIT_S, finished, leveret, started
 from tests.cli.queues import bodies, declare, depth, take_all, wait_until_depth
+from tests.processes import WAIT_S
+
+pytestmark = pytest.mark.real
 
 ALL_CONFIRMED = {"returned": 0, "nacked": 0, "lost": 0, "unsent": 0, "interrupted": False}
 
@@ -283,7 +286,7 @@ def test_ctrl_c_stops_reading_and_waits_for_confirms(leveret_url: str, fresh: Ca
     process.stdin.flush()
     wait_until_depth(leveret_url, queue, 2)
     process.send_signal(signal.SIGINT)
-    process.wait(20)  # although its stdin is open
+    process.wait(WAIT_S)  # although its stdin is open
     ran = finished(process)
     assert ran.code == 130
     expected = {**ALL_CONFIRMED, "read": 2, "published": 2, "confirmed": 2, "interrupted": True}

@@ -43,6 +43,7 @@ def test_everything_goes_back_to_where_it_came_from(amqp_url: str, parked: tuple
     assert {kept.properties.headers["region"] for kept in found} == {"eu", "us"}
 
 
+@pytest.mark.sample(every=3)
 @pytest.mark.parametrize(
     ("options", "moved"),
     [
@@ -79,6 +80,20 @@ def test_a_dry_run_moves_nothing(amqp_url: str, parked: tuple[str, str]):
     assert "2 messages found, 1 would be moved, 1 kept" in (
         leveret("redrive", parking, "--dry-run", "--limit", 1, url=amqp_url).err
     )
+
+
+def test_what_redrive_leaves_where_it_is_has_used_up_no_attempt_on_leveret(
+    leveret_url: str, fresh: Callable[[str], str]
+):
+    parking = declare(leveret_url, fresh("parked"), [b"0", b"1"], **{"x-delivery-limit": 1})
+    other = declare(leveret_url, fresh("other"))
+    for more in ((), ("--dry-run",), ()):
+        leveret("redrive", parking, "--to", other, *more, "--where", "header.region=eu", url=leveret_url)
+        wait_until_depth(leveret_url, parking, 2)
+    counts = [
+        (kept.properties.headers or {}).get("x-delivery-count") for kept in take_all(leveret_url, parking)
+    ]
+    assert counts == [None, None]
 
 
 def test_all_can_be_sent_to_one_queue(amqp_url: str, parked: tuple[str, str], fresh: Callable[[str], str]):
@@ -120,6 +135,7 @@ def test_ctrl_c_ends_it_between_two_messages(leveret_url: str, fresh: Callable[[
     assert moved + bodies(leveret_url, source) == many, "in one of the two, and not in both"
 
 
+@pytest.mark.real
 def test_a_broker_that_goes_away_in_the_middle_is_said_and_nothing_is_lost():
     many = [b"%d" % number for number in range(1000)]
     with Broker() as broker:

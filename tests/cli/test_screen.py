@@ -82,6 +82,7 @@ def test_a_result_for_programs_is_one_object_and_nothing_else(leveret_url: str, 
     assert bodies(leveret_url, queue) == []
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("command", ["serve", "publish", "consume", "redrive"])
 def test_each_command_explains_itself(command: str):
     ran = leveret(command, "--help", url="")

@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from tests.cli.asking import http, leveret, publish  # noqa: F401  (fixtures)
+from tests.cli.api_commands import http, leveret, publish  # noqa: F401  (fixtures)
+from tests.processes import WAIT_S
 
 
 def test_a_topic_is_made_shown_and_deleted(leveret, http):  # noqa: F811
@@ -47,7 +48,7 @@ def test_letters_that_an_output_does_not_have_are_written_as_numbers(leveret, as
     leveret("topic", "create", "B\u00fccher", "--partitions", 2)
     command = [sys.executable, "-m", "leveret", "topic", "list", *asked]
     strict = os.environ | {"PYTHONIOENCODING": "ascii:strict"}
-    ran = subprocess.run(command, env=strict, capture_output=True, timeout=60)
+    ran = subprocess.run(command, env=strict, capture_output=True, timeout=WAIT_S)
     assert (ran.returncode, ran.stderr) == (0, b"")
     assert said in ran.stdout
 

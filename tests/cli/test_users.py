@@ -3,7 +3,7 @@
 import pika
 import pytest
 
-from tests.cli.asking import http, leveret  # noqa: F401  (fixtures)
+from tests.cli.api_commands import http, leveret  # noqa: F401  (fixtures)
 
 
 @pytest.fixture

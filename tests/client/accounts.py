@@ -87,8 +87,7 @@ class Books:
 
     def _was_denied(self, receipt: Receipt) -> bool:
         """Whether the receipt says that the message is not there."""
-        once = receipt.attempts == 1
-        return receipt.status is Status.NACKED or (receipt.status is Status.RETURNED and once)
+        return receipt.status in (Status.NACKED, Status.RETURNED)
 
     def _out_of_order(self, found: Sequence[Found]) -> Iterator[str]:
         """By their first copies: what is sent again is sent in order, before what is new."""

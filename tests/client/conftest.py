@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from leveret.testing.broker import Broker
-from tests.differential.rabbitmq import rabbitmq  # noqa: F401  (a fixture)
 
 
 @pytest.fixture(scope="session")

@@ -17,13 +17,29 @@ from typing import Any, ParamSpec
 from pamqp import commands
 
 from leveret.amqp import properties
-from leveret.client import App, Backoff, ChannelClosed, Delivery, Hooks, Message, Publisher, Queue, Topology
+from leveret.client import (
+    App,
+    Backoff,
+    Binding,
+    ChannelClosed,
+    Delivery,
+    Exchange,
+    Hooks,
+    Message,
+    Publisher,
+    Queue,
+    Topology,
+)
 from leveret.client.channel import Channel
+from leveret.client.connection import Connection
 from leveret.client.endpoint import Endpoint
 from leveret.client.session import Session
+from tests.processes import WAIT_S
 
-WAIT_S = 15.0
 _LOOK_S = 0.02
+
+# Longer than any wait, so that a stop which waits for the grace period fails its test.
+GRACE_S = 2 * WAIT_S
 QUICK = Backoff(initial_s=0.01, multiplier=2, max_s=0.1)
 
 
@@ -102,11 +118,29 @@ class Watch(Hooks):
         return [event for event, _ in self.events]
 
 
-def application(url: str, *queues: str | Queue, **options: Any) -> App:
-    """With these queues declared; quick to come back, and with the same chance each time."""
-    parts = [Queue(each) if isinstance(each, str) else each for each in queues]
-    options = {"backoff": QUICK, "chance": random.Random(20260101), "grace_s": 10.0, **options}
-    return App(url, topology=Topology(*parts), **options)
+def application(url: str, *parts: str | Queue | Exchange | Binding, **options: Any) -> App:
+    """With these declared (a name is a queue); quick to come back, and with the same chance each time."""
+    declared = [Queue(each) if isinstance(each, str) else each for each in parts]
+    options = {"backoff": QUICK, "chance": random.Random(20260101), "grace_s": GRACE_S, **options}
+    return App(url, topology=Topology(*declared), **options)
+
+
+def connection_of(app: App, number: int = 0) -> Connection:
+    """Return the connection of a listener of a running application: tests count its sessions and cut it."""
+    return app.listeners[number]._connection
+
+
+def cut(app: App) -> None:
+    """Cut the connection over which the application's first listener consumes."""
+    session = connection_of(app).session
+    assert session is not None
+    session.fail("cut by the test")
+
+
+def reading_is_paused(app: App) -> bool:
+    """Return whether the application's first listener has stopped to read from its connection."""
+    session = connection_of(app).session
+    return session is not None and session._paused
 
 
 async def fill(publisher: Publisher, queue: str, bodies: list[Any], **properties: Any) -> None:

@@ -15,7 +15,7 @@ from leveret.client.backoff import Backoff
 from leveret.client.connection import Connection
 from leveret.client.publisher import Publisher
 from tests.client.accounts import Books
-from tests.client.cluster import wait_until
+from tests.processes import wait_until
 
 QUICK = Backoff(initial_s=0.01, multiplier=2, max_s=0.1)
 TIMEOUT_S = 60.0

@@ -19,8 +19,8 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from leveret.amqp.frames import BODY, FRAME, HEADER, HEARTBEAT, METHOD, OVERHEAD_BYTES, PROTOCOL_HEADER
+from tests.processes import WAIT_S
 
-WAIT_S = 15.0
 READ_BYTES = 1 << 16
 CLIENT, BROKER = "client", "broker"
 

@@ -20,7 +20,7 @@ from leveret.client.acks import Ledger
 from leveret.client.codecs import Codecs
 from leveret.client.delivery import Source
 from leveret.client.errors import ConnectionLost
-from tests.client.listening import Notes, application, fill, on_a_loop, ready
+from tests.client.listening import Notes, application, connection_of, fill, on_a_loop, ready
 
 Fresh = Callable[..., str]
 ACK, NACK = 80, 120
@@ -220,7 +220,7 @@ async def test_many_workers_settle_in_any_order_and_the_channel_stays(amqp_url: 
     async with app:
         await fill(app.publisher, queue, [b"%d" % n for n in range(3000)])
         await calls.until(lambda notes: app.listeners[0].counters.acked == 3000, "3000 acks")
-        assert app.listeners[0]._connection.sessions == 1
+        assert connection_of(app).sessions == 1
         assert app.listeners[0].counters.stale == 0
     assert len(set(calls)) == 3000
     assert await ready(amqp_url, queue) == 0

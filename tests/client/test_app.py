@@ -12,6 +12,7 @@ from leveret.client import App, ClientError, Closed, Delivery, Park, Queue, Retr
 from leveret.client.blocking import BlockingPublisher
 from leveret.testing.broker import Broker
 from tests.client.listening import Notes, application, fill, on_a_loop, ready, taken, until_ready, until_true
+from tests.processes import WAIT_S
 
 Fresh = Callable[..., str]
 NOBODY = "amqp://guest:guest@127.0.0.1:1/"
@@ -126,7 +127,7 @@ async def test_a_plain_handler_publishes_with_the_blocking_publisher(amqp_url: s
     def take(body: bytes) -> None:
         publisher = app.blocking_publisher
         publisher.publish(body, out, headers={"by": "publish"}).check()
-        publisher.send(body, out, headers={"by": "send"}).result(10).check()
+        publisher.send(body, out, headers={"by": "send"}).result(WAIT_S).check()
 
     async with app:
         await fill(app.publisher, queue, [b"%d" % number for number in range(20)])

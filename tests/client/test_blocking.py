@@ -29,7 +29,7 @@ from leveret.testing.broker import Broker
 from tests.cli.queues import bodies, declare, depth, put, wait_until_depth
 from tests.client.listening import QUICK, WAIT_S
 from tests.client.proxy import CONFIRM, Proxy
-from tests.client.stage import dead_url
+from tests.client.publishers import dead_url
 
 Fresh = Callable[[str], str]
 TEN = [b"%d" % number for number in range(10)]
@@ -44,7 +44,7 @@ def running(*work: Callable[[], object]) -> Iterator[list[object]]:
     def run(one: Callable[[], object]) -> None:
         try:
             results.append(one())
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001  # the test looks at what was raised
             results.append(error)
 
     threads = [threading.Thread(target=run, args=(one,), daemon=True) for one in work]
@@ -459,6 +459,7 @@ def test_a_goodbye_that_fails_leaves_no_thread(amqp_url: str, monkeypatch: pytes
     assert threading.active_count() == before
 
 
+@pytest.mark.real
 def test_a_broker_that_is_away_is_said_and_leaves_no_thread():
     before = threading.active_count()
     connection = BlockingConnection(dead_url(), backoff=QUICK)

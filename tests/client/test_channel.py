@@ -15,14 +15,14 @@ from leveret.client.errors import ChannelClosed, Closed, ConnectionLost
 from leveret.client.session import Session
 from leveret.testing.broker import Broker
 from tests.amqp.session import method_of
+from tests.processes import WAIT_S
 
-WAIT_S = 10.0
 DECLARE = method_of(commands.Queue.Declare, queue="q")
 DECLARED = method_of(commands.Queue.DeclareOk, queue="q", message_count=3)
 
 
-class Paper:
-    """A session that only writes down."""
+class RecordingSession:
+    """A session without a network that keeps what is written to it."""
 
     def __init__(self) -> None:
         self.written: list[str] = []
@@ -43,9 +43,9 @@ def closed(code: int = 404, text: str = "NOT_FOUND - no queue 'q' in vhost '/'")
     return method_of(commands.Channel.Close, reply_code=code, reply_text=text)
 
 
-def on_paper() -> tuple[Channel, Paper]:
-    paper = Paper()
-    return Channel(paper, 7), paper  # type: ignore[arg-type]
+def recorded_channel() -> tuple[Channel, RecordingSession]:
+    recording = RecordingSession()
+    return Channel(recording, 7), recording  # type: ignore[arg-type]
 
 
 async def asked(channel: Channel, method: Method = DECLARE) -> "asyncio.Task[Method]":
@@ -57,18 +57,18 @@ async def asked(channel: Channel, method: Method = DECLARE) -> "asyncio.Task[Met
 
 def test_an_answer_goes_to_whoever_asked() -> None:
     async def run() -> None:
-        channel, paper = on_paper()
+        channel, recording = recorded_channel()
         task = await asked(channel)
         channel.take(DECLARED)
         assert await task is DECLARED
-        assert paper.written == ["queue.declare"]
+        assert recording.written == ["queue.declare"]
 
     asyncio.run(run())
 
 
 def test_answers_come_in_the_order_of_the_calls() -> None:
     async def run() -> None:
-        channel, _ = on_paper()
+        channel, _ = recorded_channel()
         tasks = [await asked(channel) for _ in range(3)]
         answers = [method_of(commands.Queue.DeclareOk, message_count=n) for n in range(3)]
         for answer in answers:
@@ -80,7 +80,7 @@ def test_answers_come_in_the_order_of_the_calls() -> None:
 
 def test_the_answer_to_a_call_that_was_given_up_is_nobody_elses() -> None:
     async def run() -> None:
-        channel, _ = on_paper()
+        channel, _ = recorded_channel()
         first, second = await asked(channel), await asked(channel)
         first.cancel()
         await asyncio.sleep(0)
@@ -92,7 +92,7 @@ def test_the_answer_to_a_call_that_was_given_up_is_nobody_elses() -> None:
 
 
 def test_a_call_that_can_not_be_written_waits_for_no_answer() -> None:
-    class Unwritable(Paper):
+    class Unwritable(RecordingSession):
         def write(self, number: int, method: Method) -> None:
             if method is not DECLARE:
                 raise ValueError("no field type holds it")
@@ -109,15 +109,15 @@ def test_a_call_that_can_not_be_written_waits_for_no_answer() -> None:
 
 
 def test_an_answer_that_nobody_waits_for_is_dropped() -> None:
-    channel, paper = on_paper()
+    channel, recording = recorded_channel()
     channel.take(DECLARED)
     channel.take_content(method_of(commands.Basic.GetOk), b"", b"")
-    assert paper.written == []
+    assert recording.written == []
 
 
 def test_when_the_broker_closes_it_every_call_and_the_owner_hear_why_once() -> None:
     async def run() -> None:
-        channel, paper = on_paper()
+        channel, recording = recorded_channel()
         heard: list[Exception] = []
         channel.on_ended = heard.append
         tasks = [await asked(channel), await asked(channel)]
@@ -128,37 +128,37 @@ def test_when_the_broker_closes_it_every_call_and_the_owner_hear_why_once() -> N
             assert (error.code, error.text) == (404, "NOT_FOUND - no queue 'q' in vhost '/'")
             assert error.hint
         assert heard == [channel.error]
-        assert paper.written[2:] == ["channel.close-ok"]
-        assert paper.forgotten == [7]
+        assert recording.written[2:] == ["channel.close-ok"]
+        assert recording.forgotten == [7]
 
     asyncio.run(run())
 
 
 def test_a_call_on_a_channel_that_has_ended_raises_why() -> None:
     async def run() -> None:
-        channel, paper = on_paper()
+        channel, recording = recorded_channel()
         channel.take(closed(403, "ACCESS_REFUSED"))
         for _ in range(2):
             with pytest.raises(ChannelClosed, match="403 ACCESS_REFUSED"):
                 await channel.call(DECLARE)
         channel.write(DECLARE)
         await channel.close()
-        assert paper.written == ["channel.close-ok"]
+        assert recording.written == ["channel.close-ok"]
 
     asyncio.run(run())
 
 
 def test_closing_is_said_once_and_its_number_is_free_when_it_was_heard() -> None:
     async def run() -> None:
-        channel, paper = on_paper()
+        channel, recording = recorded_channel()
         closing = asyncio.create_task(channel.close())
         await asyncio.sleep(0)
         await channel.close()
-        assert paper.written == ["channel.close"]
-        assert paper.forgotten == []
+        assert recording.written == ["channel.close"]
+        assert recording.forgotten == []
         channel.take(method_of(commands.Channel.CloseOk))
         await closing
-        assert paper.forgotten == [7]
+        assert recording.forgotten == [7]
         assert isinstance(channel.error, Closed)
 
     asyncio.run(run())
@@ -166,10 +166,10 @@ def test_closing_is_said_once_and_its_number_is_free_when_it_was_heard() -> None
 
 def test_closing_waits_for_no_broker_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
-        channel, paper = on_paper()
+        channel, recording = recorded_channel()
         await asyncio.wait_for(channel.close(), WAIT_S)
-        assert paper.written == ["channel.close"]
-        assert "did not answer" in paper.failed
+        assert recording.written == ["channel.close"]
+        assert "did not answer" in recording.failed
 
     monkeypatch.setattr(module, "_CLOSE_S", 0.01)
     asyncio.run(run())
@@ -179,31 +179,31 @@ def test_nothing_is_asked_on_a_channel_that_is_being_closed() -> None:
     """The answer would be the broker's word on the close."""
 
     async def run() -> None:
-        channel, paper = on_paper()
+        channel, recording = recorded_channel()
         channel.abandon()
         with pytest.raises(Closed, match="is being closed"):
             await channel.call(DECLARE)
-        assert paper.written == ["channel.close"]
+        assert recording.written == ["channel.close"]
         channel.take(method_of(commands.Channel.CloseOk))
-        assert paper.forgotten == [7]
+        assert recording.forgotten == [7]
 
     asyncio.run(run())
 
 
 def test_when_both_close_at_once_both_are_content() -> None:
     async def run() -> None:
-        channel, paper = on_paper()
+        channel, recording = recorded_channel()
         closing = asyncio.create_task(channel.close())
         await asyncio.sleep(0)
         channel.take(closed())
         await closing
-        assert paper.written == ["channel.close", "channel.close-ok"]
+        assert recording.written == ["channel.close", "channel.close-ok"]
 
     asyncio.run(run())
 
 
 def test_what_is_no_answer_goes_to_the_owner() -> None:
-    channel, paper = on_paper()
+    channel, recording = recorded_channel()
     cancelled: list[str] = []
     returned: list[Content] = []
     channel.on_cancelled, channel.on_returned = cancelled.append, returned.append
@@ -212,13 +212,13 @@ def test_what_is_no_answer_goes_to_the_owner() -> None:
     channel.take_content(method, b"header", b"body")
     assert cancelled == ["c"]
     assert returned == [Content(method, b"header", b"body")]
-    assert paper.written == []
+    assert recording.written == []
 
 
 def test_flow_is_answered() -> None:
-    channel, paper = on_paper()
+    channel, recording = recorded_channel()
     channel.take(method_of(commands.Channel.Flow, active=False))
-    assert paper.written == ["channel.flow-ok"]
+    assert recording.written == ["channel.flow-ok"]
 
 
 # on real brokers
@@ -289,6 +289,7 @@ def test_when_the_broker_goes_every_call_hears_of_it(leveret_broker: Broker) -> 
     on_a_channel(leveret_broker.url, work)
 
 
+@pytest.mark.real
 def test_who_gives_up_opening_or_closing_a_channel_leaves_its_number_free() -> None:
     async def work(session: Session, channel: Channel) -> None:
         """The broker answers in order: with the answer on one channel the other's are here too."""

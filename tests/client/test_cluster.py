@@ -12,10 +12,10 @@ import pytest
 
 from leveret.client.receipt import Status
 from tests.client.accounts import drained
-from tests.client.cluster import MIRRORED_PREFIX, Cluster, Node, running_cluster
 from tests.client.load import Load, publish_during
+from tests.rabbitmq.cluster import MIRRORED_PREFIX, Cluster, Node, running_cluster
 
-pytestmark = [pytest.mark.needs_rabbitmq, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.full, pytest.mark.needs_rabbitmq, pytest.mark.timeout(900)]
 
 STAYING = {"quorum": "orders.staying", "mirrored": f"{MIRRORED_PREFIX}orders.staying"}
 FLEEING = {"quorum": "orders.fleeing", "mirrored": f"{MIRRORED_PREFIX}orders.fleeing"}

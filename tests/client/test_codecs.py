@@ -5,6 +5,7 @@ import enum
 import gzip
 import inspect
 import json
+import math
 import uuid
 import zlib
 from collections.abc import Callable
@@ -65,6 +66,10 @@ class Paid:
     payment: Payment
 
 
+class Weighed(pydantic.BaseModel):
+    weight: float
+
+
 class Unheard:
     """Nothing that any codec knows."""
 
@@ -91,6 +96,29 @@ class Unheard:
 )
 def test_a_value_without_content_type_gets_the_one_that_fits_it(value, encoded):
     assert encode(value) == encoded
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize(
+    ("wrap", "place"),
+    [
+        (lambda number: number, "the value itself"),
+        (lambda number: {"id": None, "price": number}, "price"),
+        (lambda number: {"lines": [{"price": 1.5}, {"price": number}]}, "lines[1].price"),
+        (lambda number: (None, [1.0, number]), "[1][1]"),
+        (lambda number: Line("a", number), "count"),
+        (lambda number: [Weighed(weight=number)], "[0].weight"),
+    ],
+)
+def test_a_number_that_json_does_not_have_is_refused_with_its_place(number, wrap, place):
+    with pytest.raises(ConversionError) as caught:
+        encode(wrap(number))
+    assert f"{number} at {place}" in str(caught.value)
+    assert encode(wrap(1.5)).content_type == JSON
+
+
+def test_msgpack_has_every_number():
+    assert decode(encode([math.inf], MSGPACK).body, MSGPACK) == [math.inf]
 
 
 def test_what_is_published_is_not_changed_by_changing_the_buffer_afterwards():

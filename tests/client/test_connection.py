@@ -26,9 +26,11 @@ from leveret.client.topology import Queue, Topology
 from leveret.testing.broker import Broker
 from tests.client.proxy import CHANNEL_OPEN, Where
 from tests.client.proxy import Proxy as FrameProxy
-from tests.client.stage import QUICK, WAIT_S, dead_url
-from tests.differential.rabbitmq import free_ports
+from tests.client.publishers import QUICK, WAIT_S, dead_url
 from tests.interop.wire import Proxy
+from tests.processes import free_ports
+
+pytestmark = pytest.mark.real
 
 
 class Lodger:

@@ -29,7 +29,7 @@ from tests.client.listening import (
     until_ready,
     until_true,
 )
-from tests.differential.rabbitmq import RabbitMQ
+from tests.rabbitmq.node import RabbitMQ
 
 Fresh = Callable[..., str]
 rabbitmq_only = pytest.mark.needs_rabbitmq

@@ -23,6 +23,7 @@ RETRYABLE = {
     "ConfirmsFailed",
     "PublishInterrupted",
     "HandlerTimeout",
+    "NoReply",
     "QueueLocked",
     "SeenFailed",
 }

@@ -26,18 +26,11 @@ from leveret.client.session import Session
 from leveret.testing.broker import Broker
 from leveret.testing.clock import START_US, VirtualClock
 from tests.client.grouping import Watched, application, pass_time, put
-from tests.client.listening import Notes, Watch, on_a_loop, until_true
-from tests.differential.rabbitmq import RabbitMQ
+from tests.client.listening import Notes, Watch, cut, on_a_loop, until_true
+from tests.rabbitmq.node import RabbitMQ
 
 Fresh = Callable[..., str]
 HUNDRED = [b"%d" % number for number in range(100)]
-
-
-def cut(app: App) -> None:
-    """The network breaks for what it consumes."""
-    session = app.listeners[0]._connection.session
-    assert session is not None
-    session.fail("cut by the test")
 
 
 # progress

@@ -27,8 +27,17 @@ from leveret.client import (
 from leveret.testing.broker import Broker
 from leveret.testing.clock import VirtualClock
 from tests.client.grouping import Watched, application, dead_letters, pass_time, put
-from tests.client.listening import QUICK, Notes, Watch, on_a_loop, taken, until_ready, until_true
-from tests.client.test_groups import cut
+from tests.client.listening import (
+    QUICK,
+    Notes,
+    Watch,
+    connection_of,
+    cut,
+    on_a_loop,
+    taken,
+    until_ready,
+    until_true,
+)
 
 LEVELS_S = [10, 30, 60, 120]
 """The first four of a group that nobody has set up: RocketMQ's table from its third level on."""
@@ -281,7 +290,7 @@ async def test_what_takes_too_long_is_sent_back_on_time_and_its_late_ack_is_harm
         assert group.see(lambda found: found.lag) == 1
         await pass_time(leveret_clock, 5)
         await group.until_done()
-        assert app.listeners[0]._connection.sessions == 1
+        assert connection_of(app).sessions == 1
         assert app.health().ok
     assert sorted(calls) == [(0, 1), (0, 2), (1, 1), (2, 1)]
 
@@ -336,7 +345,7 @@ async def test_a_handler_that_fails_after_its_delivery_went_elsewhere_changes_no
         await group.until_done()
         go.set()
         await group.until(lambda found: found.stale_acks == 1, "the late verdict was seen")
-        assert app.listeners[0]._connection.sessions == 1
+        assert connection_of(app).sessions == 1
     assert calls == [1, 2]
     assert await dead_letters(leveret_broker.url) == []
 

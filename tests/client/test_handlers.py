@@ -26,6 +26,7 @@ from tests.client.listening import (
     until_ready,
     until_true,
 )
+from tests.processes import WAIT_S
 
 Fresh = Callable[..., str]
 WHO: ContextVar[str] = ContextVar("who", default="nobody")
@@ -189,7 +190,7 @@ async def test_threads_are_started_as_they_are_needed_kept_for_the_next_and_end_
 
     def take(body: bytes) -> None:
         if body == b"together":
-            everybody.wait(15)
+            everybody.wait(WAIT_S)
         seen.append(threading.current_thread())
 
     handler = Handler(take, Codecs())
@@ -268,6 +269,7 @@ def test_a_plain_function_can_not_settle_by_hand() -> None:
 # whatever they raise
 
 
+@pytest.mark.sample(every=3)
 @pytest.mark.parametrize("plain", [False, True], ids=["coroutine", "thread"])
 @pytest.mark.parametrize(
     "error",
@@ -307,7 +309,7 @@ async def test_whatever_a_handler_raises_is_a_failure_of_its_message_alone(
         await fill(app.publisher, queue, [b"bad", b"good", b"good"])
         await got.reach(3)
         await until_ready(amqp_url, dead, 1)
-        await asyncio.wait_for(app.stop(), 5)
+        await asyncio.wait_for(app.stop(), WAIT_S)
     assert got == [b"bad", b"good", b"good"]
     assert (await ready(amqp_url, queue), await ready(amqp_url, dead)) == (0, 1)
 

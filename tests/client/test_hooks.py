@@ -13,7 +13,7 @@ from leveret.client.hooks import Hooks, notice, tell
 from leveret.client.publisher import Publisher
 from leveret.client.receipt import Receipt
 from leveret.testing.broker import Broker
-from tests.client.stage import QUICK, WAIT_S
+from tests.client.publishers import QUICK, WAIT_S
 
 
 class Diary(Hooks):
@@ -174,7 +174,7 @@ def test_a_hook_that_raises_around_a_handler_keeps_no_message_from_it(leveret_br
 
         async with app:
             await app.publisher.publish(7, "q")
-            assert await asyncio.wait_for(came, 10) == 7
+            assert await asyncio.wait_for(came, WAIT_S) == 7
         assert leveret_broker.depth("q") == 0
 
     for at_the_end in (False, True):

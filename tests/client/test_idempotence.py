@@ -17,8 +17,7 @@ import pytest
 from leveret.client import idempotence
 from leveret.client.errors import Closed, SeenFailed
 from leveret.client.idempotence import MemorySeen, Seen, SqliteSeen
-
-WAIT_S = 60
+from tests.processes import WAIT_S
 
 
 class Clock:
@@ -454,6 +453,7 @@ def remembering(path: Path, name: str, count: int) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
+@pytest.mark.real
 def test_a_kill_takes_back_nothing_that_was_reported(path):
     process = remembering(path, "p", 1_000_000)
     assert process.stdout is not None
@@ -475,6 +475,7 @@ def test_a_kill_takes_back_nothing_that_was_reported(path):
     assert {count for (count,) in in_sqlite(path, whole)} == {2}
 
 
+@pytest.mark.real
 def test_several_processes_share_a_file_from_its_first_moment_on(path):
     processes = [remembering(path, name, 25) for name in "pqrs"]
     for process in processes:
@@ -483,6 +484,7 @@ def test_several_processes_share_a_file_from_its_first_moment_on(path):
     assert in_sqlite(path, "SELECT count(*) FROM seen") == [(4 * 25 * 2,)]
 
 
+@pytest.mark.real
 def test_who_forgets_to_close_can_still_end(path):
     process = remembering(path, "p", 1)
     process.communicate(timeout=WAIT_S)

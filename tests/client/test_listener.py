@@ -34,6 +34,7 @@ from tests.client.listening import (
     Notes,
     Watch,
     application,
+    connection_of,
     declare,
     delete,
     fill,
@@ -61,10 +62,6 @@ class Invoice(BaseModel):
 
 def dead_lettered(queue: str, dead: str) -> Queue:
     return Queue(queue, dead_letter_exchange="", dead_letter_key=dead)
-
-
-def consumers(broker: Broker, queue: str) -> int:
-    return broker.call(lambda: len(broker._queue(queue, "/").consumers))
 
 
 # auto
@@ -333,7 +330,7 @@ async def test_a_queue_that_is_deleted_under_a_handler_does_no_harm(amqp_url: st
         await until_true(lambda: app.health().ok, "it is consumed again")
         await fill(app.publisher, queue, [b"new"])
         await calls.until(lambda notes: b"new" in notes, "new message")
-        assert app.listeners[0]._connection.sessions == 1
+        assert connection_of(app).sessions == 1
 
 
 @on_a_loop
@@ -353,7 +350,7 @@ async def test_a_missing_queue_and_lost_connections_make_one_consumer_not_severa
 
     async with app:
         await watch.event("not_consuming")
-        connection = app.listeners[0]._connection
+        connection = connection_of(app)
         for number in range(3):
             connection.session.fail("cut by the test")
             await until_true(lambda number=number: connection.sessions > number + 1, "it is back")
@@ -363,7 +360,7 @@ async def test_a_missing_queue_and_lost_connections_make_one_consumer_not_severa
         await asyncio.sleep(2 * pause_s)  # further tries, if there are any, come within their pause
         await fill(app.publisher, "q", [b"%d" % n for n in range(100)])
         await calls.reach(100)
-        assert await asyncio.to_thread(consumers, leveret_broker, "q") == 1
+        assert await asyncio.to_thread(leveret_broker.consumers, "q") == 1
     assert sorted(calls) == sorted((b"%d" % n, False) for n in range(100))
     assert leveret_broker.depth("q") == 0
 
@@ -390,7 +387,7 @@ async def test_a_consumer_that_the_broker_cancels_for_its_slowness_consumes_agai
         await fill(app.publisher, "q", [b"next"])
         await calls.reach(3)
         assert app.health().ok
-        assert app.listeners[0]._connection.sessions == 1
+        assert connection_of(app).sessions == 1
     assert calls == [(b"slow", False), (b"slow", True), (b"next", False)]
     assert (leveret_broker.depth("q"), leveret_broker.unacked("q")) == (0, 0)
 

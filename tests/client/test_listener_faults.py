@@ -16,11 +16,11 @@ import pytest
 
 from leveret.client import Batch, Delivery, Message, Queue, Retry, Settled
 from leveret.testing.broker import Broker
-from tests.client.cluster import Cluster, kill_and_start, lone_rabbitmq, stop_and_start  # noqa: F401
 from tests.client.listening import (
     Notes,
     Watch,
     application,
+    connection_of,
     fill,
     on_a_loop,
     ready,
@@ -41,6 +41,7 @@ from tests.client.proxy import (
     Proxy,
     Where,
 )
+from tests.rabbitmq.cluster import Cluster, kill_and_start, stop_and_start
 
 Fresh = Callable[..., str]
 SEED = 20260101
@@ -130,6 +131,7 @@ async def consumed_through(
     return processed, watch
 
 
+@pytest.mark.sample(every=5)
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("where", WHERE)
 @pytest.mark.parametrize("name", OPENING)
@@ -145,6 +147,7 @@ async def test_a_connection_that_dies_while_consuming_begins_costs_nothing(
     assert await ready(amqp_url, queue) == 0
 
 
+@pytest.mark.sample(every=5)
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("where", WHERE)
 @pytest.mark.parametrize("number", [1, 11, COUNT])
@@ -161,6 +164,7 @@ async def test_a_connection_that_dies_in_a_delivery(
     assert await ready(amqp_url, queue) == 0
 
 
+@pytest.mark.sample(every=5)
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("where", WHERE)
 @pytest.mark.parametrize("number", [1, 5])
@@ -242,7 +246,7 @@ async def test_an_ack_from_before_a_reconnect_is_stale_and_harms_nobody(
     async with app:
         await fill(app.publisher, queue, [b"x"], message_id="m-1")
         await calls.reach(1)
-        connection = app.listeners[0]._connection
+        connection = connection_of(app)
         proxy.cut()
         await until_true(lambda: connection.sessions == 2 and app.health().ok, "it is back")
         go.set()
@@ -409,14 +413,13 @@ async def test_the_broker_ends_and_starts_again_under_load(
 @pytest.mark.parametrize("end", [stop_and_start, kill_and_start], ids=["stopped", "killed"])
 @on_a_loop
 async def test_rabbitmq_ends_and_starts_again_under_load(
-    lone_rabbitmq: Cluster,  # noqa: F811  (the fixture)
-    fresh: Fresh,
-    end: Callable[[Cluster], None],
+    own_rabbitmq: Cluster, fresh: Fresh, end: Callable[[Cluster], None]
 ) -> None:
-    url = lone_rabbitmq.nodes[0].url
-    await under_load(url, Queue(fresh()), lambda: end(lone_rabbitmq), **TERMS["stateful"])
+    url = own_rabbitmq.nodes[0].url
+    await under_load(url, Queue(fresh()), lambda: end(own_rabbitmq), **TERMS["stateful"])
 
 
+@pytest.mark.sample(every=3)
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("terms", TERMS)
 @on_a_loop

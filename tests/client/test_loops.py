@@ -12,7 +12,7 @@ from leveret.client.codecs import Codecs
 from leveret.client.delivery import Source
 from leveret.client.loops import LoopDetector
 from tests.client.listening import Notes, Watch, application, fill, on_a_loop, ready, until_kept
-from tests.differential.rabbitmq import RabbitMQ
+from tests.rabbitmq.node import RabbitMQ
 
 Fresh = Callable[..., str]
 
@@ -103,11 +103,14 @@ async def test_a_loop_is_detected_slowed_and_reported(amqp_url: str, fresh: Fres
 @pytest.mark.needs_rabbitmq
 @on_a_loop
 async def test_a_nack_that_could_not_be_put_off_is_no_ack(rabbitmq: RabbitMQ, fresh: Fresh, ack: Any) -> None:
-    """The handler has given it back and returns; slowing it down fails: the delay queue is somebody's."""
+    """The handler has given it back and returns; slowing it down fails: the delay queue is somebody's.
+
+    An exclusive consumer can't have others beside it, so the message must wait in the broker.
+    """
     queue, watch, calls = fresh(), Watch(), Notes()
     app = application(rabbitmq.url, queue, f"{queue}.retry.100", hooks=watch)
 
-    @app.listener(queue, ack=ack)
+    @app.listener(queue, ack=ack, exclusive=True)
     async def take(delivery: Delivery) -> None:
         calls.append(delivery.body)
         await delivery.nack()

@@ -11,7 +11,7 @@ from leveret.client.codecs import Codecs
 from leveret.client.errors import ConversionError
 from leveret.client.message import Envelope, Envelopes, Message, Properties
 from leveret.testing.broker import Broker
-from tests.client.stage import bodies, publishing, taken
+from tests.client.publishers import bodies, publishing, taken
 
 Fresh = Callable[..., str]
 
@@ -303,6 +303,7 @@ def small_frames() -> Iterator[Broker]:
         yield broker
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("size", [4087, 4088, 4089, 3 * 4088, 100_000])
 def test_bodies_in_frames_as_small_as_they_may_be(small_frames: Broker, size: int) -> None:
     async def work() -> None:
@@ -313,6 +314,7 @@ def test_bodies_in_frames_as_small_as_they_may_be(small_frames: Broker, size: in
     asyncio.run(work())
 
 
+@pytest.mark.real
 def test_properties_that_fit_no_frame_are_refused_before_they_do_harm(small_frames: Broker) -> None:
     async def work() -> None:
         async with publishing(small_frames.url, "q") as publisher:

@@ -16,12 +16,15 @@ from tests.client.listening import (
     Notes,
     Watch,
     application,
+    connection_of,
     fill,
     on_a_loop,
+    reading_is_paused,
     ready,
     until_ready,
     until_true,
 )
+from tests.processes import WAIT_S
 
 Fresh = Callable[..., str]
 
@@ -151,7 +154,7 @@ async def test_without_acks_the_socket_is_left_alone_while_handlers_are_behind(
     async with app:
         await fill(app.publisher, "q", [b"x" * size_bytes] * count)
         await calls.reach(1)
-        await until_true(lambda: app.listeners[0]._intake._channel.session._paused, "reading is paused")
+        await until_true(lambda: reading_is_paused(app), "reading is paused")
         most = 10 + (1 << 18) // size_bytes + 2  # what one read may bring beyond the bound
         assert app.listeners[0].health().waiting <= most
         depth = await asyncio.to_thread(leveret_broker.depth, "q")
@@ -215,7 +218,7 @@ async def test_without_acks_a_connection_outlives_a_pause_of_many_heartbeats(
     async with app:
         await fill(app.publisher, queue, [b"x" * 50_000] * 500)
         await calls.reach(1)
-        connection = app.listeners[0]._connection
+        connection = connection_of(app)
         asyncio.get_running_loop().call_later(2.5, go.set)
         await calls.reach(500)
         assert connection.sessions == 1
@@ -343,7 +346,7 @@ async def test_what_a_thread_raises_after_its_deadline_is_heard(amqp_url: str, f
     @app.listener(queue, timeout_s=2)
     def take(body: bytes, delivery: Delivery) -> None:
         if not delivery.redelivered:
-            go.wait(15)
+            go.wait(WAIT_S)
             raise RuntimeError("too late")
 
     async with app:
@@ -367,7 +370,7 @@ async def test_a_thread_that_takes_too_long_has_failed_and_its_worker_waits_for_
     def take(body: bytes, delivery: Delivery) -> None:
         calls.append(delivery.redelivered)
         if not delivery.redelivered:
-            go.wait(15)
+            go.wait(WAIT_S)
 
     async with app:
         await fill(app.publisher, queue, [b"x"])

@@ -19,7 +19,7 @@ from leveret.client.message import Message
 from leveret.client.publisher import Publisher
 from leveret.client.receipt import Receipt, Status
 from leveret.testing.broker import Broker
-from tests.client.stage import WAIT_S, bodies, declare, publish_unheard, publishing, taken
+from tests.client.publishers import WAIT_S, bodies, declare, publish_unheard, publishing, taken
 
 Fresh = Callable[..., str]
 

@@ -16,8 +16,8 @@ from leveret.client.receipt import Receipt, Status
 from leveret.testing.broker import Broker
 from tests.amqp.session import method_of
 from tests.client.accounts import Books, drained
-from tests.client.cluster import running_cluster
-from tests.client.stage import WAIT_S, bodies, call, declare_exchange, publishing, taken
+from tests.client.publishers import WAIT_S, bodies, call, declare_exchange, publishing, taken
+from tests.rabbitmq.cluster import Cluster
 
 Fresh = Callable[..., str]
 BAD = {"expiration_ms": -5}
@@ -125,6 +125,7 @@ def test_messages_that_the_broker_does_not_bear_are_found_among_others(
     asyncio.run(work())
 
 
+@pytest.mark.real
 def test_a_message_that_is_too_large_is_refused_and_the_others_are_not() -> None:
     async def work(broker: Broker) -> None:
         async with publishing(broker.url, "q") as publisher:
@@ -175,6 +176,7 @@ def test_one_publishers_mistake_is_not_anothers(amqp_url: str, fresh: Fresh) -> 
     asyncio.run(work())
 
 
+@pytest.mark.real
 def test_with_no_channel_left_to_ask_on_messages_go_to_exchanges_all_the_same() -> None:
     async def work(broker: Broker) -> None:
         async with Connection(broker.url) as connection:
@@ -209,7 +211,9 @@ def test_publishers_that_are_closed_while_they_ask_leave_no_channel_behind(lever
 
 
 @pytest.mark.needs_rabbitmq
-def test_rabbitmq_that_is_short_of_memory_pauses_publishers_and_tells_them(fresh: Fresh) -> None:
+def test_rabbitmq_that_is_short_of_memory_pauses_publishers_and_tells_them(
+    own_rabbitmq: Cluster, fresh: Fresh
+) -> None:
     async def work(url: str, limit_memory: Callable[[str], None]) -> None:
         queue = fresh()
         async with publishing(url, queue) as publisher:
@@ -227,6 +231,5 @@ def test_rabbitmq_that_is_short_of_memory_pauses_publishers_and_tells_them(fresh
             assert (await waiting).confirmed
             assert await bodies(publisher, queue) == [b"0", b"1", b"2"]
 
-    with running_cluster(1) as cluster:
-        (node,) = cluster.nodes
-        asyncio.run(work(node.url, lambda share: node.rabbitmqctl("set_vm_memory_high_watermark", share)))
+    (node,) = own_rabbitmq.nodes
+    asyncio.run(work(node.url, lambda share: node.rabbitmqctl("set_vm_memory_high_watermark", share)))

@@ -14,8 +14,9 @@ from leveret.client.errors import ConfirmTimeout
 from leveret.client.receipt import Status
 from leveret.testing.broker import Broker
 from tests.client.accounts import Books, all_confirmed, declared, drained
-from tests.client.cluster import kill_and_start, lone_rabbitmq, stop_and_start, wait_until  # noqa: F401
 from tests.client.load import Load, body_of, publish_during, publishing
+from tests.processes import wait_until
+from tests.rabbitmq.cluster import kill_and_start, stop_and_start
 
 SEED = 20260101
 
@@ -58,10 +59,10 @@ def test_leveret_restarts_under_load(leveret, fresh, end, dedup):
 
 @pytest.mark.needs_rabbitmq
 @pytest.mark.parametrize("end", [stop_and_start, kill_and_start], ids=["stopped", "killed"])
-def test_rabbitmq_restarts_under_load(lone_rabbitmq, fresh, end):  # noqa: F811  (the fixture)
-    url = lone_rabbitmq.nodes[0].url
+def test_rabbitmq_restarts_under_load(own_rabbitmq, fresh, end):
+    url = own_rabbitmq.nodes[0].url
     load = Load([url], declared(url, fresh()))
-    publish_during(lambda: end(lone_rabbitmq), load)
+    publish_during(lambda: end(own_rabbitmq), load)
     assert load.connections > 1
     assert all_confirmed(load.books, url, load.queue)
 

@@ -18,7 +18,7 @@ from leveret.client.message import Message
 from leveret.client.publisher import Publisher
 from leveret.client.receipt import Receipt, Status
 from leveret.testing.broker import Broker
-from tests.client.stage import WAIT_S, bodies, publishing, publishing_to_nobody, taken
+from tests.client.publishers import WAIT_S, bodies, publishing, publishing_to_nobody, taken
 
 Fresh = Callable[..., str]
 
@@ -255,6 +255,7 @@ def test_when_one_of_many_can_not_be_sent_the_receipts_of_the_others_are_not_los
 # when nobody is there
 
 
+@pytest.mark.real
 def test_publishing_to_nobody_waits_as_long_as_asked_and_says_why() -> None:
     async def work() -> None:
         async with publishing_to_nobody(timeout_s=WAIT_S) as publisher:
@@ -272,6 +273,7 @@ def test_publishing_to_nobody_waits_as_long_as_asked_and_says_why() -> None:
     asyncio.run(work())
 
 
+@pytest.mark.real
 def test_many_to_nobody_are_given_up_whether_they_found_a_place_or_not() -> None:
     async def work() -> None:
         async with publishing_to_nobody(window=10) as publisher:
@@ -287,6 +289,7 @@ def test_many_to_nobody_are_given_up_whether_they_found_a_place_or_not() -> None
     asyncio.run(work())
 
 
+@pytest.mark.real
 def test_many_to_nobody_end_with_the_first_window_that_is_given_up() -> None:
     """Also when its places get free before the next message has waited its time."""
 
@@ -307,6 +310,7 @@ def test_many_to_nobody_end_with_the_first_window_that_is_given_up() -> None:
     asyncio.run(work())
 
 
+@pytest.mark.real
 def test_thousands_who_wait_for_a_place_in_vain_are_told_together() -> None:
     async def work() -> None:
         async with publishing_to_nobody(window=10) as publisher:
@@ -320,6 +324,7 @@ def test_thousands_who_wait_for_a_place_in_vain_are_told_together() -> None:
     asyncio.run(work())
 
 
+@pytest.mark.real
 def test_what_was_published_before_the_broker_came_is_sent_when_it_does() -> None:
     async def work() -> None:
         broker = Broker()

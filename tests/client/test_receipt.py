@@ -35,7 +35,7 @@ def test_a_receipt_is_pending_first() -> None:
 
 
 @pytest.mark.parametrize("status", [status for status in Status if status is not Status.PENDING])
-def test_then_it_is_one_of_the_others(status: Status) -> None:
+def test_a_resolved_receipt_has_one_status_and_says_so(status: Status) -> None:
     made = resolved(status)
     assert made.done
     assert made.latency_s == 2.5

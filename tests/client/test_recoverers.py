@@ -12,6 +12,7 @@ import pytest
 from pamqp import commands
 
 from leveret.client import (
+    Backoff,
     Decision,
     Delivery,
     Exchange,
@@ -24,13 +25,15 @@ from leveret.client import (
     RejectAndDontRequeue,
     Republish,
     Retry,
-    Topology,
 )
+from leveret.client.loops import LoopDetector
 from leveret.testing.broker import Broker
 from tests.client.listening import (
+    GRACE_S,
     Notes,
     Watch,
     application,
+    cut,
     declare,
     delete,
     fill,
@@ -40,6 +43,7 @@ from tests.client.listening import (
     taken,
     until_kept,
     until_ready,
+    until_true,
 )
 
 Fresh = Callable[..., str]
@@ -89,6 +93,32 @@ async def test_immediate_requeue_goes_round_and_the_loop_is_slowed(amqp_url: str
 
 
 @on_a_loop
+async def test_after_a_stop_what_a_loop_slows_down_is_in_its_place(amqp_url: str, fresh: Fresh) -> None:
+    """Message a waits when the application stops, the handler of message b fails after that."""
+    queue, watch, calls, stopping = fresh(), Watch(), Notes(), asyncio.Event()
+    app = application(amqp_url, queue, hooks=watch)
+
+    @app.listener(queue, retry=NEVER, recoverer=ImmediateRequeue(), prefetch=1)
+    async def take(delivery: Delivery) -> None:
+        calls.append(delivery.body)
+        if delivery.body == b"b":
+            await stopping.wait()
+        raise OutOfStock("none left of 7")
+
+    async with app:
+        listener = app.listeners[0]
+        listener._failures.loops = LoopDetector(after=0, slowdown=Backoff(initial_s=GRACE_S, max_s=GRACE_S))
+        await fill(app.publisher, queue, [b"a", b"b", b"c"])
+        await calls.reach(2)
+        stop = asyncio.create_task(app.stop())
+        await until_true(lambda: listener._stopping, "the listener stops")
+        stopping.set()
+        await stop
+    assert calls == [b"a", b"b"]
+    assert [body for body, _ in await taken(amqp_url, queue)] == [b"a", b"b", b"c"]
+
+
+@on_a_loop
 async def test_immediate_requeue_does_not_requeue_what_can_never_be_converted(
     amqp_url: str, fresh: Fresh
 ) -> None:
@@ -108,8 +138,7 @@ async def test_immediate_requeue_does_not_requeue_what_can_never_be_converted(
 @on_a_loop
 async def test_republish_tells_cause_trace_and_origin_in_headers(amqp_url: str, fresh: Fresh) -> None:
     queue, errors, exchange = fresh(), fresh("errors"), fresh("exchange")
-    app = application(amqp_url, queue, errors)
-    app._topology = Topology(Queue(queue), Queue(errors), Exchange(exchange, "fanout"))
+    app = application(amqp_url, queue, errors, Exchange(exchange, "fanout"))
     calls = failing(app, queue, Republish(exchange), retry=Retry(2, initial_s=0.01))
     async with app, looking(amqp_url) as session:
         channel = await session.open_channel()
@@ -146,8 +175,7 @@ async def test_republish_without_a_key_uses_the_one_the_message_came_with(
 ) -> None:
     """Also after a retry, which on some brokers went through a delay queue."""
     queue, errors, exchange = fresh(), fresh("errors"), fresh("exchange")
-    app = application(amqp_url)
-    app._topology = Topology(Queue(queue), Queue(errors), Exchange(exchange, "topic"))
+    app = application(amqp_url, queue, errors, Exchange(exchange, "topic"))
     failing(app, queue, Republish(f"{exchange}.errors"), retry=Retry(2, initial_s=0.01))
     async with app, looking(amqp_url) as session:
         channel = await session.open_channel()
@@ -263,7 +291,7 @@ async def test_the_original_is_not_acked_before_the_copy_is_confirmed(leveret_br
         go.set()
         await asyncio.to_thread(broker.wait_until_depth, "errors", 1)
         assert await asyncio.to_thread(broker.unacked, "q") == 1
-        app.listeners[0]._connection.session.fail("cut by the test")
+        cut(app)
         await asyncio.to_thread(broker.wait_until_depth, "errors", 2)  # at least once, never not at all
 
 

@@ -294,6 +294,7 @@ async def test_a_destination_that_is_full_takes_what_it_can_and_nothing_is_there
     assert sorted(moved + bodies(amqp_url, parking), key=int) == numbers(300)
 
 
+@pytest.mark.sample(every=5)
 @pytest.mark.parametrize("kind", [PUBLISH, CONFIRM, ACK], ids=["publish", "confirm", "ack"])
 @pytest.mark.parametrize("where", list(Where))
 def test_a_cut_in_the_middle_leaves_each_message_in_one_of_the_two_at_least(

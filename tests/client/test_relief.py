@@ -109,6 +109,7 @@ async def test_what_waits_holds_nobody_up_where_one_consumer_is_active(
     assert await ready(amqp_url, queue) == 0
 
 
+@pytest.mark.sample(every=3)
 @pytest.mark.parametrize("prefetch", [1, 5])
 @on_a_loop
 async def test_what_was_put_off_then_comes_again_with_its_count(

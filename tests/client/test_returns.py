@@ -30,7 +30,7 @@ from tests.client.listening import (
     until_true,
 )
 from tests.client.proxy import Proxy
-from tests.differential.rabbitmq import RabbitMQ
+from tests.rabbitmq.node import RabbitMQ
 
 Fresh = Callable[..., str]
 rabbitmq_only = pytest.mark.needs_rabbitmq

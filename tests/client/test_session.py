@@ -21,10 +21,11 @@ from leveret.client.errors import ClientError, ConnectionLost, LoginRefused, Not
 from leveret.client.session import Session
 from leveret.testing.broker import Broker
 from tests.amqp.session import sent
-from tests.differential.rabbitmq import free_ports
 from tests.interop.wire import Proxy
+from tests.processes import WAIT_S, free_ports
 
-WAIT_S = 10.0
+pytestmark = pytest.mark.real
+
 Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 START = sent(
@@ -391,6 +392,27 @@ def test_closing_waits_only_a_while_for_the_answer(monkeypatch: pytest.MonkeyPat
     asyncio.run(run())
 
 
+def test_nothing_is_written_to_a_connection_that_is_lost(
+    amqp_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The transport knows first: asyncio warns of each further write, before it says that it is over."""
+
+    async def work() -> None:
+        session = await connect(amqp_url)
+        session._transport.abort()
+        for _ in range(20):
+            session.send(HEARTBEAT_FRAME)
+            session.flush()
+        session._sent_s = 0.0
+        session.heartbeat_s = 60
+        session._beat()
+        assert not session.writable
+        assert isinstance(await ended(session), ConnectionLost)
+
+    asyncio.run(work())
+    assert [each.getMessage() for each in caplog.records if each.name == "asyncio"] == []
+
+
 def test_a_session_that_is_given_up_says_why(amqp_url: str) -> None:
     async def run() -> None:
         session = await connect(amqp_url)
@@ -468,6 +490,7 @@ def test_a_broker_is_not_silent_because_the_client_could_not_hear(proxy: Proxy) 
     asyncio.run(run())
 
 
+@pytest.mark.sample(every=2)
 def test_a_broker_that_falls_silent_is_noticed_by_a_client_that_is_always_late(
     proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -486,7 +509,7 @@ def test_a_broker_that_falls_silent_is_noticed_by_a_client_that_is_always_late(
         async with connected(proxy.url, heartbeat_s=1) as session:
             proxy.fall_silent()
             while session.error is None:
-                time.sleep(1.1)
+                time.sleep(1.1)  # noqa: ASYNC251  # a loop that stands still is what is tested
                 await asyncio.sleep(0)
                 lates += 1
                 assert lates < 12, "it waits on"
@@ -551,7 +574,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     ]
     command += ["-keyout", str(key), "-out", str(public), "-days", "2", "-subj", "/CN=localhost"]
     command += ["-addext", "subjectAltName=IP:127.0.0.1"]
-    subprocess.run(command, check=True, capture_output=True, timeout=30)
+    subprocess.run(command, check=True, capture_output=True, timeout=WAIT_S)
     return key, public
 
 

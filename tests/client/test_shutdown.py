@@ -16,11 +16,21 @@ import pytest
 
 from leveret.client import App, Batch, ClientError, Delivery, Retry, listener
 from leveret.testing.broker import Broker
-from tests.client.listening import Notes, Watch, application, fill, on_a_loop, ready, taken, until_true
+from tests.client.listening import (
+    GRACE_S,
+    Notes,
+    Watch,
+    application,
+    fill,
+    on_a_loop,
+    reading_is_paused,
+    ready,
+    taken,
+    until_true,
+)
+from tests.processes import WAIT_S
 
 Fresh = Callable[..., str]
-STOP_S = 8.0
-"""Longer than any stop below may take, shorter than the grace that would hide a hang."""
 
 
 def numbers(count: int) -> list[bytes]:
@@ -38,7 +48,7 @@ async def test_what_is_in_hand_is_finished_and_the_rest_given_back(
 
     def take(body: bytes) -> None:
         calls.append(body)
-        go.wait(15)
+        go.wait(WAIT_S)
         done.append(body)
 
     async def take_async(body: bytes) -> None:
@@ -83,7 +93,7 @@ async def test_what_is_not_finished_in_the_grace_goes_back(amqp_url: str, fresh:
 
     def take(body: bytes) -> None:
         calls.append(body)
-        go.wait(15)
+        go.wait(WAIT_S)
 
     async def take_async(body: bytes) -> None:
         calls.append(body)
@@ -119,7 +129,7 @@ async def test_a_handler_that_ignores_its_cancellation_does_not_stop_the_stop(
     await calls.reach(1)
     stopping = asyncio.create_task(app.stop())
     try:
-        done, _ = await asyncio.wait((stopping,), timeout=STOP_S)
+        done, _ = await asyncio.wait((stopping,), timeout=WAIT_S)
         assert done
     finally:
         go.set()
@@ -141,7 +151,7 @@ async def test_without_acks_what_was_taken_is_finished(amqp_url: str, fresh: Fre
     async with app:
         await fill(app.publisher, queue, numbers(300))
         await calls.reach(5)
-        await asyncio.wait_for(app.stop(), STOP_S)
+        await asyncio.wait_for(app.stop(), WAIT_S)
     left = [body for body, _ in await taken(amqp_url, queue)]
     assert sorted([*calls, *left]) == sorted(numbers(300))
 
@@ -161,7 +171,7 @@ async def test_without_acks_what_can_not_be_finished_is_a_loss_that_is_named(
     async with app:
         await fill(app.publisher, queue, numbers(10))
         await calls.reach(1)
-        await asyncio.wait_for(app.stop(), STOP_S)
+        await asyncio.wait_for(app.stop(), WAIT_S)
     assert "lost" in watch.names()
 
 
@@ -178,9 +188,9 @@ async def test_a_paused_connection_does_not_delay_the_stop(leveret_broker: Broke
 
     await app.start()
     await fill(app.publisher, "q", [b"x" * 20_000] * 1000)
-    await until_true(lambda: app.listeners[0]._intake._channel.session._paused, "reading is paused")
+    await until_true(lambda: reading_is_paused(app), "reading is paused")
     asyncio.get_running_loop().call_later(0.05, go.set)
-    await asyncio.wait_for(app.stop(), STOP_S)
+    await asyncio.wait_for(app.stop(), WAIT_S)
     assert len(calls) + leveret_broker.depth("q") == 1000
 
 
@@ -311,7 +321,7 @@ async def test_stopping_without_a_broker_is_quick_and_harmless(leveret_broker: B
     await calls.reach(1)
     await asyncio.to_thread(leveret_broker.crash, None)
     go.set()
-    await asyncio.wait_for(app.stop(), STOP_S)
+    await asyncio.wait_for(app.stop(), WAIT_S)
     await asyncio.to_thread(leveret_broker.start)
     assert leveret_broker.depth("q") == 1
 
@@ -336,7 +346,7 @@ async def test_a_handler_that_stops_its_own_application_does_not_wait_for_itself
 ) -> None:
     """Either that works, or it is an error that says so; the application ends in order in any case."""
     queue, calls = fresh(), Notes()
-    app = application(amqp_url, queue, grace_s=60)
+    app = application(amqp_url, queue, grace_s=GRACE_S)
 
     @app.listener(queue)
     async def take(body: bytes) -> None:
@@ -349,8 +359,8 @@ async def test_a_handler_that_stops_its_own_application_does_not_wait_for_itself
 
     await app.start()
     await fill(app.publisher, queue, [b"x"])
-    await calls.reach(1, STOP_S)
-    await asyncio.wait_for(app.stop(), STOP_S)
+    await calls.reach(1, WAIT_S)
+    await asyncio.wait_for(app.stop(), WAIT_S)
     assert not app.health().connected
 
 
@@ -389,7 +399,7 @@ def test_a_process_that_is_told_to_end_finishes_what_it_has_in_hand(
         assert process.stdout.readline() == "taken\n"
         os.kill(process.pid, number)
         leveret_broker.wait_until(lambda: not queues["q"].consumers, "it takes no more")
-        output, _ = process.communicate("finish\n", timeout=15)
+        output, _ = process.communicate("finish\n", timeout=WAIT_S)
     finally:
         process.kill()
         process.wait()

@@ -153,7 +153,7 @@ def test_returns_are_found_after_the_head_has_moved() -> None:
     assert wire.unconfirmed.returned(10) is wire.receipts[9]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.histories(sample=6, full=20)
 def test_whatever_comes_each_is_found_once(seed: int) -> None:
     """Against the plain way: a dictionary of tags."""
     chance = random.Random(seed)

@@ -308,6 +308,19 @@ CONSUMER = (
         words="the_consumers_own_timeout consumers_of_one_channel",
     ),
     claim(
+        "x-peek",
+        SUPPORTED,
+        "Ours. The consumer is shown what is ready; nothing about it changes. An ack makes room for more.",
+        "PEEK & consume",
+        words="looking_leaves_no_trace looking_never_reaches an_ack_asks_for_more",
+    ),
+    claim(
+        "x-begun-marks",
+        SUPPORTED,
+        "Ours: a delivery counts as a try when the consumer has begun with it.",
+        words="what_is_lost_before_it_was_begun consumers_that_mark_nothing consumers_of_both_kinds",
+    ),
+    claim(
         "x-cancel-on-ha-failover",
         IGNORED,
         "Checked. There is no mirror to fail over to.",

@@ -1,9 +1,9 @@
 """Which test is about what: found in the sources of the tests, which are parsed and never run.
 
 A test is a scenario of `tests/differential` or a `test_…` function that talks to a broker. What it says is
-the set of words in it: names that it calls, options, strings; and, as a weaker hint, the words of functions
-and tables of the tests' own modules that it uses. Clients spell AMQP's methods differently; here they get one
-spelling. Which words speak for which claim is the claim's (`claims.py`).
+the set of words in it: names that it calls, options, strings; and, as a weaker hint, the words of functions,
+tables and fixtures of the tests' own modules that it uses. Clients spell AMQP's methods differently; here
+they get one spelling. Which words speak for which claim is the claim's (`claims.py`).
 """
 
 import ast
@@ -150,11 +150,16 @@ def uses(module: Module, root: ast.AST) -> Iterator[tuple[Module, ast.AST]]:
 
 
 def meaning(module: Module, name: str) -> Iterator[tuple[Module, ast.AST]]:
+    """Yield what a name stands for: here, where it was imported from, or among the folder's fixtures."""
     if name in module.imports:
         path, original = module.imports[name]
         yield from meaning(module_at(path), original)
     elif found := module.functions.get(name) or module.tables.get(name):
         yield module, found
+    elif module.path.name.startswith("test_"):
+        fixtures = module.path.with_name("conftest.py")
+        if fixtures.exists():
+            yield from meaning(module_at(fixtures), name)
 
 
 def client_classes(module: Module) -> Iterator[tuple[Module, ast.ClassDef]]:

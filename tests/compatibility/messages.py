@@ -122,6 +122,18 @@ HEADERS = (
         words="what_was_not_a_try",
     ),
     claim(
+        "x-begun",
+        SUPPORTED,
+        "Published to `amq.leveret.requeue`: a consumer with `x-begun-marks` begins with it.",
+        words="what_is_lost_before_it_was_begun the_limit_counts_only a_tag_that_is_not_outstanding",
+    ),
+    claim(
+        "x-consumer-lost",
+        SUPPORTED,
+        "The consumer that had begun with the message was lost; on the next delivery.",
+        words="that_a_consumer_was_lost_is_told",
+    ),
+    claim(
         "x-error",
         SUPPORTED,
         "Published to `amq.leveret.requeue`: what went wrong. Dead letters of groups say it again.",
@@ -212,8 +224,10 @@ SERVER_CAPABILITIES = tuple(
         "per_consumer_qos",
         "direct_reply_to",
         "delayed_requeue",
+        "begun_marks",
         "publisher_dedup",
         "consumer_groups",
+        "queue_peek",
     )
 )
 

@@ -252,8 +252,9 @@ TX = (
     _method(
         "tx.commit",
         CLIENT,
-        "Atomic and durable over all queues and acks.",
-        words="publishes_wait acks_wait a_transaction commit",
+        "Atomic and durable over all queues and acks. Queues are looked up by name at the commit; bindings "
+        "count as they were at the publish, as in RabbitMQ.",
+        words="publishes_wait declared_before_the_commit acks_wait a_transaction commit",
     ),
     _method("tx.rollback", CLIENT, "", words="acks_rolled_back publishes_wait rollback a_transaction"),
 )

@@ -103,11 +103,12 @@ OPTIONS = (
     claim(
         "basic.qos global",
         SUPPORTED,
-        "Shared by the channel.",
+        "Shared by the channel: its queues are served in turns, and consumers without acks wait while the "
+        "limit is reached.",
         "basic_qos & global_qos=True",
         "basic_qos & global_=True",
         "basic_qos",
-        words="shared both_limits a_global a_wider_global",
+        words="waits_while_the_shared shared both_limits a_global a_wider_global",
     ),
     claim(
         "basic.qos prefetch-size",

@@ -1,13 +1,10 @@
-"""The two servers that are compared: one RabbitMQ and one Leveret for the whole run."""
+"""The Leveret that is compared with RabbitMQ: one broker for the whole run."""
 
 from collections.abc import Iterator
 
 import pytest
 
 from leveret.testing.broker import Broker
-from tests.differential.rabbitmq import rabbitmq
-
-__all__ = ["leveret_port", "rabbitmq"]
 
 
 @pytest.fixture(scope="session")

@@ -36,7 +36,7 @@ REWRITES: Sequence[Rewrite] = (
         "Product, platform, copyright, information and cluster name are each server's own.",
     ),
     Rewrite(
-        r"(?:, )?'(?:consumer_groups|delayed_requeue|publisher_dedup)': True",
+        r"(?:, )?'(?:begun_marks|consumer_groups|delayed_requeue|publisher_dedup|queue_peek)': True",
         "",
         "Leveret can do more, and announces it.",
     ),
@@ -126,8 +126,8 @@ def _deaths(*queues: str) -> str:
 #   with x-max-length: RabbitMQ drops from the head before it redelivers, Leveret redelivers first.
 # - tx with x-overflow: an atomic commit refuses all, RabbitMQ keeps what was taken. tx with x-max-priority:
 #   Leveret offers what was committed together highest first, RabbitMQ as it was published.
-# - Shared prefetch with no_ack consumers: RabbitMQ holds these back too once the limit was hit. Shared
-#   prefetch set while basic.get's messages are out: RabbitMQ counts them in and never out again.
+# - Shared prefetch with no_ack consumers: who is served first when there is room again is random in RabbitMQ.
+#   Shared prefetch set while basic.get's messages are out: RabbitMQ counts them in and never out again.
 
 INSTEAD: Sequence[Instead] = (
     Instead(

@@ -17,9 +17,9 @@ from typing import Any
 from tests.differential import wire
 from tests.differential.channel import Channel
 from tests.differential.script import Peer
+from tests.processes import WAIT_S
 
 QUIET_ROUNDS = 2
-STEP_TIMEOUT_S = 8.0
 HIDDEN_CHANNEL = 999  # asks for counts of queues that only this connection may see
 MADE_UP = re.compile(r"amq\.(gen-|ctag-|rabbitmq\.reply-to\.)(?!made-up)[-=.+/\w]+")
 STABLE = {"gen-": "queue", "ctag-": "tag", "rabbitmq.reply-to.": "reply-to"}
@@ -37,8 +37,12 @@ class Play:
     ["a.1 > queue.declare queue='q'", "a.1 < queue.declare-ok queue='q' message_count=0 consumer_count=0"]
     """
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, vhost: str = "/") -> None:
         self.port = port
+        self.vhost = vhost
+        self.vhost_in_text = re.compile(
+            rf"(?P<before>(vhost |virtual_host=)\\?'){re.escape(vhost)}(?P<after>\\?')"
+        )
         self.transcript: list[str] = []
         self.holding = False
         self.peers: list[Peer] = []
@@ -104,7 +108,7 @@ class Play:
         self.await_that(lambda: self.counts_now().get(queue, "").startswith(f"{messages} "))
 
     def await_that(self, satisfied: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + STEP_TIMEOUT_S
+        deadline = time.monotonic() + WAIT_S
         while not satisfied():
             if time.monotonic() > deadline:
                 self.tell("! what the scenario waits for did not happen")
@@ -122,7 +126,7 @@ class Play:
         """Waits until nothing moves any more, then writes down what came."""
         if self.holding:
             return
-        deadline = time.monotonic() + STEP_TIMEOUT_S
+        deadline = time.monotonic() + WAIT_S
         quiet, before = 0, None
         for peer in self.peers:
             peer.wait_blindly()
@@ -227,8 +231,8 @@ class Play:
         self.observer.socket.close()
 
     def stable(self, line: str) -> str:
-        """Names made up by a server as `<queue-1>`, `<tag-2>`, numbered as they appear."""
-        return MADE_UP.sub(self.stable_name, line)
+        """Write names that a server made up as `<queue-1>`, `<tag-2>`, in order; the virtual host as '/'."""
+        return MADE_UP.sub(self.stable_name, self.vhost_in_text.sub(r"\g<before>/\g<after>", line))
 
     def stable_name(self, match: re.Match[str]) -> str:
         if match[0] not in self.names:
@@ -283,9 +287,9 @@ def await_deletion(peer: Peer, queue: str) -> None:
         time.sleep(0.005)
 
 
-def played(scenario: Scenario, port: int) -> list[str]:
-    """The transcript of a scenario on the server of this port."""
-    play = Play(port)
+def played(scenario: Scenario, port: int, vhost: str = "/") -> list[str]:
+    """The transcript of a scenario in a virtual host of the server on this port."""
+    play = Play(port, vhost)
     try:
         scenario(play)
     finally:

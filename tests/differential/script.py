@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from tests.differential import wire
 from tests.differential.channel import Channel
+from tests.processes import WAIT_S
 
 if TYPE_CHECKING:
     from tests.differential.play import Play
 
 HEADER = b"AMQP\x00\x00\x09\x01"
-ANSWER_TIMEOUT_S = 5.0
 SILENCE_S = 0.3
 CAPABILITIES = {
     "publisher_confirms": True,
@@ -37,7 +37,7 @@ class Peer:
     def __init__(self, play: "Play", name: str, port: int) -> None:
         self.play = play
         self.name = name
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=ANSWER_TIMEOUT_S)
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=WAIT_S)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.buffer = bytearray()
         self.outgoing = b""
@@ -77,8 +77,9 @@ class Peer:
         self.channel(0).send_method(wire.method_class("connection_tune_ok"), values)
         self.frame_max = frame_max
 
-    def open(self, vhost: str = "/") -> None:
-        self.channel(0).send_method(wire.method_class("connection_open"), {"virtual_host": vhost})
+    def open(self, vhost: str | None = None) -> None:
+        values = {"virtual_host": vhost or self.play.vhost}
+        self.channel(0).send_method(wire.method_class("connection_open"), values)
         self.await_answer()
         self.is_open = self.was_open = any("open-ok" in event for event in self.channel(0).events)
 
@@ -128,7 +129,7 @@ class Peer:
         for channel in self.channels.values():
             channel.forget()
 
-    def read_until(self, satisfied: Callable[[], Any], timeout_s: float = ANSWER_TIMEOUT_S) -> bool:
+    def read_until(self, satisfied: Callable[[], Any], timeout_s: float = WAIT_S) -> bool:
         """Reads until `satisfied()`, the end of the connection, or the deadline (False)."""
         deadline = time.monotonic() + timeout_s
         while not satisfied() and not self.ended:
@@ -144,7 +145,7 @@ class Peer:
             return
         before, timeout_s = self.seen(), SILENCE_S
         if any(channel.awaited for channel in blind):
-            timeout_s = ANSWER_TIMEOUT_S
+            timeout_s = WAIT_S
         self.read_until(
             lambda: self.seen() > before and not any(channel.awaited for channel in blind), timeout_s
         )

@@ -7,17 +7,16 @@ import pytest
 from tests.differential.deviations import INSTEAD, comparable, expected
 from tests.differential.generated import walk
 from tests.differential.play import Scenario, played
-from tests.differential.rabbitmq import RabbitMQ
 from tests.differential.scenarios import all_scenarios
+from tests.rabbitmq.node import RabbitMQ
 
 SCENARIOS = all_scenarios()
-SEEDS = range(40)
 
 pytestmark = pytest.mark.needs_rabbitmq
 
 
 def compare(name: str, scenario: Scenario, rabbitmq: RabbitMQ, leveret_port: int) -> None:
-    judge = expected(name, played(scenario, rabbitmq.port))
+    judge = expected(name, played(scenario, rabbitmq.port, rabbitmq.vhost))
     ours = comparable(played(scenario, leveret_port))
     if ours != judge:
         difference = difflib.unified_diff(judge, ours, "RabbitMQ", "Leveret", lineterm="", n=6)
@@ -29,7 +28,7 @@ def test_leveret_answers_as_rabbitmq_does(name, rabbitmq, leveret_port):
     compare(name, SCENARIOS[name], rabbitmq, leveret_port)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.histories(sample=10, full=40)
 def test_leveret_answers_as_rabbitmq_does_on_a_random_walk(seed, rabbitmq, leveret_port):
     compare(f"walk {seed}", walk(seed), rabbitmq, leveret_port)
 

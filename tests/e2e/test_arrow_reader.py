@@ -30,6 +30,7 @@ SECONDS_MAX = 60.0
 LATE = 12
 """How many views later, and that is at least as many checkpoints, a late one is read."""
 ATTEMPTS = 50
+STOP_S = 120
 BACKLOG = 1_000
 SMALL = Options(segment_bytes=8 << 10, wal_bytes=1 << 20, snapshot_bytes=4 << 10)
 
@@ -93,7 +94,7 @@ class Writer:
     def stop(self) -> int:
         self._process.stdin.close()
         self._process.stdout.close()
-        return self._process.wait(timeout=30)
+        return self._process.wait(timeout=STOP_S)
 
 
 @pytest.fixture

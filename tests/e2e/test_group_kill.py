@@ -16,9 +16,9 @@ import pika
 import pytest
 
 from tests.e2e.serving import Serving
+from tests.processes import WAIT_S
 
 FIRST, STOP = 2101, 2201
-WAIT_S = 60
 MEMBER = """
 import sys, pika
 

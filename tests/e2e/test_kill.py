@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import subprocess
@@ -18,7 +17,7 @@ import pytest
 from leveret.storage.errors import DirectoryLocked
 from tests.e2e.writer import READER, open_store
 
-CYCLES = int(os.environ.get("LEVERET_KILLS", "16"))
+KILLS, KILLS_IN_FULL = 4, 16
 ROOT = Path(__file__).parents[2]
 
 
@@ -91,9 +90,9 @@ def copied(directory: Path) -> Path:
     return copy
 
 
-def test_after_a_kill_everything_released_is_there_once_and_in_order(tmp_path: Path) -> None:
+def test_after_a_kill_everything_released_is_there_once_and_in_order(tmp_path: Path, full_run: bool) -> None:
     directory, random, ledger = tmp_path / "data", Random(1), Ledger()
-    for cycle in range(CYCLES):
+    for cycle in range(KILLS_IN_FULL if full_run else KILLS):
         with writer(directory, cycle) as process:
             assert process.stdout is not None
             output = process.stdout.readline() if cycle % 2 else ""  # else it may not have begun to write

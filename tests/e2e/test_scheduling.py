@@ -1,4 +1,4 @@
-"""A broker that keeps to its processors and is the first to get one, and a Flight process behind it."""
+"""A broker that keeps to its processors and to its priority, and a Flight process behind it."""
 
 import os
 import re
@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 import typer
 
-from leveret.cli.scheduling import go_first, parse_cpus
+from leveret.cli.scheduling import parse_cpus, set_priority
 from tests.e2e.serving import Serving
+from tests.processes import WAIT_S
 
 
 @pytest.fixture
@@ -43,11 +44,23 @@ def test_the_flight_process_runs_where_the_broker_does_not(tmp_path: Path) -> No
         server.terminate()
 
 
-def test_the_broker_is_first_in_the_line_where_that_is_allowed(tmp_path: Path, may_go_first: bool) -> None:
+def test_the_broker_keeps_the_priority_that_it_was_started_with(tmp_path: Path) -> None:
+    started_with = niceness(0)
     with Serving(tmp_path / "data", "--flight-port", "0") as server:
         assert server.is_ready, server.errors
         pid = server.process.pid
-        assert {niceness(thread) for thread in threads_of(pid)} == {-20 if may_go_first else 0}
+        assert {niceness(thread) for thread in threads_of(pid)} == {started_with}
+        assert niceness(flight_process_of(pid)) == min(19, max(0, started_with) + 5)
+        server.terminate()
+
+
+def test_the_broker_goes_first_where_it_is_told_to(tmp_path: Path, may_go_first: bool) -> None:
+    if not may_go_first:
+        pytest.skip("the system does not allow it")
+    with Serving(tmp_path / "data", "--flight-port", "0", "--nice", "-20") as server:
+        assert server.is_ready, server.errors
+        pid = server.process.pid
+        assert {niceness(thread) for thread in threads_of(pid)} == {-20}
         assert niceness(flight_process_of(pid)) == 5
         server.terminate()
 
@@ -94,29 +107,30 @@ def test_a_broker_in_a_class_of_its_own_is_there_alone(tmp_path: Path, may_go_fi
         server.terminate()
 
 
-def test_it_stays_where_whoever_started_it_has_put_it(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("started_with", [-5, 0, 7])
+def test_nobody_changes_a_priority_unasked(monkeypatch: pytest.MonkeyPatch, started_with: int) -> None:
     asked: list[int] = []
-    monkeypatch.setattr(os, "getpriority", lambda which, who: 7)
+    monkeypatch.setattr(os, "getpriority", lambda which, who: started_with)
     monkeypatch.setattr(os, "setpriority", lambda which, who, nice: asked.append(nice))
-    go_first(None)
+    set_priority(None)
     assert not asked
+    set_priority(-5)
+    assert asked == [-5]
 
 
-def test_who_may_not_go_first_is_told_only_if_it_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_may_not_have_a_priority_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: int) -> None:
         raise PermissionError
 
-    monkeypatch.setattr(os, "getpriority", lambda which, who: 0)
     monkeypatch.setattr(os, "setpriority", refuse)
-    go_first(None)
     with pytest.raises(typer.BadParameter, match="the system does not allow -5"):
-        go_first(-5)
+        set_priority(-5)
 
 
 def test_processors_that_are_not_there_are_refused(tmp_path: Path) -> None:
     with Serving(tmp_path / "data", "--cpus", "4095") as server:
         assert not server.is_ready
-        assert server.process.wait(20) == 2
+        assert server.process.wait(WAIT_S) == 2
         assert "there are only these: " in server.errors
 
 

@@ -1,9 +1,9 @@
 """What a broker holds, watched between any two changes of its store, and what must explain each change.
 
-`Account` looks at the queues whenever the store is about to change (see `Watched`), so that what it sees from
-one look to the next is one change: an append, a settlement, a transaction. A message that leaves a queue must
-have been acked, purged, deleted with it, or have died for a reason that holds; and if its queue sends the
-dead on, their copies appear in the same change. Nothing appears that was neither published nor died
+`Account` looks at the queues whenever the store is about to change (see `watched_store`), so that what it
+sees from one look to the next is one change: an append, a settlement, a transaction. A message that leaves a
+queue must have been acked, purged, deleted with it, or have died for a reason that holds; and if its queue
+sends the dead on, their copies appear in the same change. Nothing appears that was neither published nor died
 elsewhere. Each closed round of the WAL is kept as it looked: after a crash the broker must be as one of them.
 
 The rule: this file knows nothing of how the broker works, only what a queue holds and what was asked for.
@@ -15,8 +15,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from threading import RLock
-from types import TracebackType
 from typing import NamedTuple
 
 from leveret.amqp.properties import headers_of, peek
@@ -24,7 +22,7 @@ from leveret.broker.broker import Broker
 from leveret.broker.queue import Queue
 from leveret.storage.records import PERSISTENT, Record
 from leveret.storage.store import Store
-from leveret.storage.wal import Round
+from tests.faults.watched_store import watch
 
 FAN, DEAD_FAN = "fan", "dead-fan"
 REASONS = ("rejected", "expired", "maxlen", "delivery_limit")
@@ -89,35 +87,6 @@ class Intents:
     """While a write that failed is undone: what appeared after this look was not durable, and may go."""
 
 
-class Watched:
-    """In place of the store's lock: calls `look` before it is taken, when nothing is half changed.
-
-    What another thread could do at that moment, which is to sync, `look` may do.
-    """
-
-    def __init__(self, look: Callable[[], None]) -> None:
-        self._lock = RLock()
-        self._look = look
-        self._depth = 0
-        self._looking = False
-
-    def __enter__(self) -> bool:
-        if not self._depth and not self._looking:
-            self._looking = True
-            try:
-                self._look()
-            finally:
-                self._looking = False
-        self._depth += 1
-        return self._lock.__enter__()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._depth -= 1
-        self._lock.__exit__(kind, error, trace)
-
-
 class Account:
     """`look` at every change; `rounds[ticket]` is what a broker that recovers that round must hold."""
 
@@ -152,17 +121,7 @@ class Account:
 
     def watch(self, store: Store, look: Callable[[], None]) -> None:
         """From now on the store's changes are looked at, and its rounds kept."""
-        wal = store._wal
-        swap = wal.swap
-
-        def closing() -> Round:
-            self.look()
-            round_ = swap()
-            self._keep_round(round_.ticket)
-            return round_
-
-        wal.swap = closing  # type: ignore[method-assign]
-        wal.lock = Watched(look)  # type: ignore[assignment]
+        watch(store, look, closing=self.look, closed=lambda ticket, _: self._keep_round(ticket))
 
     def begin(self, broker: Broker) -> None:
         """A broker has recovered: from here on what it holds is the truth."""

@@ -34,7 +34,8 @@ from leveret.storage.wal import Wal
 from leveret.testing.disk import CutAt, FailAt, PowerCut, SimulatedDisk
 from tests.faults.broker_account import Account, Content, State
 from tests.faults.broker_clients import Clients
-from tests.faults.history import SMALL
+from tests.faults.broker_life import full_disk, open_store, start_broker
+from tests.faults.watched_store import is_syncing, stopped_by
 
 _ORDER = (VhostRow, UserRow, PermissionRow, ExchangeRow, QueueRow, BindingRow)
 START_US = 1_700_000_000_000_000
@@ -111,16 +112,10 @@ class BrokerHistory:
         self._reports.clear()
         self.account.forget_records()
         self._found = self.disk.copy()
-        store = Store(self.disk, clock=self.now, entropy=lambda: self.random.getrandbits(64), options=SMALL)
+        store = open_store(self.disk, random=self.random, clock=self.now)
         self.clients.forget_lost(store.logs)
         self.account.watch(store, self.look)
-        self.broker = Broker(
-            store,
-            clock=self.now,
-            token=lambda: f"{self.random.getrandbits(32):08x}",
-            define=self.definitions.put,
-            rows=self.definitions.load(),
-        )
+        self.broker = start_broker(store, self.definitions, random=self.random, clock=self.now)
         self.store = store
         self.check()
         self.account.begin(self.broker)
@@ -132,11 +127,7 @@ class BrokerHistory:
     def look(self) -> None:
         """Between two changes of the store: another thread may sync now."""
         self.account.look()
-        if (
-            self._noise
-            and not self.broker.store._wal._syncing.locked()
-            and self.random.random() < self._noise
-        ):
+        if self._noise and not is_syncing(self.broker.store) and self.random.random() < self._noise:
             self.sync()
 
     def live(self) -> None:
@@ -221,7 +212,7 @@ class BrokerHistory:
 
     def _go_down_if_poisoned(self) -> None:
         """A sync failed: that is the end of a broker, as soon as it notices."""
-        stopped = self.broker.store._wal.stopped
+        stopped = stopped_by(self.broker.store)
         if isinstance(stopped, StorePoisoned):
             raise stopped.with_traceback(None)
 
@@ -275,10 +266,9 @@ class BrokerHistory:
             self.disk.before = FailAt(1, ("sync",), errno.EIO)
         else:
             number = self.random.choice([errno.ENOSPC, errno.EIO])
-            kinds = ("write", "allocate", "create")
             torn = self.random.random() < 0.5
             self.torn |= torn
-            self.disk.before = FailAt(self.random.randrange(1, 6), kinds, number, times=1 << 30, torn=torn)
+            self.disk.before = full_disk(self.random.randrange(1, 6), number=number, torn=torn)
 
     def heal_disk(self) -> None:
         if self.is_spoilt:

@@ -12,16 +12,13 @@ When the query is ended at the broker, what it had comes again to a new checkpoi
 
 from __future__ import annotations
 
-import errno
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
-from random import Random
 from types import MappingProxyType
 from typing import Any, Final
 
 from leveret.amqp.properties import encode
-from leveret.broker.broker import Broker
 from leveret.broker.leases import LeaseNote
 from leveret.broker.queue import Queue
 from leveret.flight import actions
@@ -29,10 +26,7 @@ from leveret.flight.tickets import StageDescriptor, unpack_ranges
 from leveret.server.flight.answers import Answers
 from leveret.storage.errors import WriteFailed
 from leveret.storage.records import PERSISTENT, Message
-from leveret.storage.store import Store
-from leveret.testing.definitions import MemoryDefinitions
-from leveret.testing.disk import FailAt, SimulatedDisk
-from tests.faults.history import SMALL
+from tests.faults.broker_life import BrokerLife
 
 QUEUES = ("q", "r")
 QUERY = "nightly"
@@ -40,13 +34,11 @@ WRITER = "writer"
 NO_LIMITS: Final[Mapping[str, int]] = MappingProxyType({})
 
 
-class BulkHistory:
+class BulkHistory(BrokerLife):
     """`publish`, `trigger`, `stage`, `crash` … in any order; `check` says whether all is well."""
 
     def __init__(self, seed: int, *, priorities: bool = False, limits: Mapping[str, int] = NO_LIMITS) -> None:
-        self.random = Random(seed)
-        self.disk = SimulatedDisk(seed=seed)
-        self.definitions = MemoryDefinitions()
+        super().__init__(seed)
         self.priorities = priorities
         self.limits = limits
         self.published = 0
@@ -64,7 +56,6 @@ class BulkHistory:
         """What a consumer has taken of expired leases, and what went back when the query was ended."""
         self.unsaid: set[bytes] = set()
         """What of it the query has committed: it comes again to one that was told, and began anew."""
-        self.now_us = 1_000_000
         self.epoch = 0
         self.batch = 0
         self.rows: dict[int, list[bytes]] = {}
@@ -73,7 +64,6 @@ class BulkHistory:
         """Stages of the present batch that are whole and durable: they can be committed at any time."""
         self.shown: set[int] = set()
         """Batches whose commit was answered."""
-        self.broker: Broker
         self.answers: Answers
         self.open()
 
@@ -241,35 +231,7 @@ class BulkHistory:
         self.sync()
         return given[0] if given else None
 
-    def sync(self) -> bool:
-        self.broker.end_turn()
-        try:
-            self.broker.store.sync()
-        except WriteFailed as error:
-            self.broker.write_failed(error)
-            return False
-        else:
-            self.broker.synced()
-            return True
-        finally:
-            self.broker.end_turn()
-
-    def checkpoint(self) -> None:
-        with suppress(WriteFailed):
-            self.broker.store.checkpoint()
-
     # what goes wrong
-
-    def fail(self, after: int) -> None:
-        kinds = ("write", "allocate", "create")
-        self.disk.before = FailAt(after, kinds, errno.ENOSPC, times=1 << 30)
-
-    def heal(self) -> None:
-        self.disk.before = None
-
-    def crash(self, *, power_loss: bool) -> None:
-        self.disk = self.disk.crash(self.random) if power_loss else self.disk.restart()
-        self.open()
 
     def restart(self) -> None:
         self.heal()
@@ -279,18 +241,7 @@ class BulkHistory:
         self.open()
 
     def open(self) -> None:
-        self.definitions.close()
-        store = Store(
-            self.disk, clock=lambda: self.now_us, entropy=lambda: self.random.getrandbits(64), options=SMALL
-        )
-        self.broker = Broker(
-            store,
-            clock=lambda: self.now_us,
-            token=lambda: f"{self.random.getrandbits(32):08x}",
-            define=self.definitions.put,
-            rows=self.definitions.load(),
-        )
-        self.definitions.start(self.broker.committed, lambda error: None)
+        self.start()
         self.answers = Answers(self.broker)
         vhost = self.broker.vhosts["/"]
         if not vhost.queues:

@@ -9,20 +9,11 @@ what was confirmed was stored. The same history serves `tests/properties` and `t
 
 from __future__ import annotations
 
-import errno
-from contextlib import suppress
-from random import Random
-
 from pamqp import commands
 
-from leveret.broker.broker import Broker
 from leveret.broker.queue import Queue
-from leveret.storage.errors import WriteFailed
-from leveret.storage.store import Store
-from leveret.testing.definitions import MemoryDefinitions
-from leveret.testing.disk import FailAt, SimulatedDisk
+from tests.faults.broker_life import BrokerLife
 from tests.faults.broker_wire import Wire
-from tests.faults.history import SMALL
 
 Name = tuple[str, int]
 """A producer and a sequence."""
@@ -32,20 +23,17 @@ CONFIRMED, TX = 1, 2
 """The channels."""
 
 
-class DedupHistory:
+class DedupHistory(BrokerLife):
     """`publish`, `fail`, `crash` … in any order; each ends with a look at what is so."""
 
     def __init__(self, seed: int, *, limit: int | None = None) -> None:
-        self.random = Random(seed)
-        self.disk = SimulatedDisk(seed=seed)
-        self.definitions = MemoryDefinitions()
+        super().__init__(seed)
         self.limit = limit
         self.confirmed: set[Name] = set()
         self.consumed: dict[Name, int] = {}
         """With the offset under which it was stored."""
         self._unconfirmed: dict[int, Name] = {}
         self._sequence = 0
-        self.broker: Broker
         self.wire: Wire
         self.open()
 
@@ -74,25 +62,8 @@ class DedupHistory:
     # what the broker does
 
     def turn(self) -> None:
-        self.broker.end_turn()
+        super().turn()
         self._read()
-
-    def sync(self) -> bool:
-        self.turn()
-        try:
-            self.broker.store.sync()
-        except WriteFailed as error:
-            self.broker.write_failed(error)
-            return False
-        else:
-            self.broker.synced()
-            return True
-        finally:
-            self.turn()
-
-    def checkpoint(self) -> None:
-        with suppress(WriteFailed):
-            self.broker.store.checkpoint()
 
     def consume(self, count: int) -> None:
         """Takes messages that are durable out of the queue, and makes that durable."""
@@ -106,18 +77,6 @@ class DedupHistory:
         self.sync()
 
     # what goes wrong
-
-    def fail(self, after: int, *, torn: bool = False) -> None:
-        """Nothing can be written, from so many writes on."""
-        kinds = ("write", "allocate", "create")
-        self.disk.before = FailAt(after, kinds, errno.ENOSPC, times=1 << 30, torn=torn)
-
-    def heal(self) -> None:
-        self.disk.before = None
-
-    def crash(self, *, power_loss: bool) -> None:
-        self.disk = self.disk.crash(self.random) if power_loss else self.disk.restart()
-        self.open()
 
     def restart(self) -> None:
         self.heal()
@@ -133,18 +92,7 @@ class DedupHistory:
         self._sequence = 0
         self.confirmed = {name for name in self.confirmed if name[0] != TRANSIENT}
         self.consumed = {name: offset for name, offset in self.consumed.items() if name[0] != TRANSIENT}
-        self.definitions.close()
-        store = Store(
-            self.disk, clock=lambda: 1_000_000, entropy=lambda: self.random.getrandbits(64), options=SMALL
-        )
-        self.broker = Broker(
-            store,
-            clock=lambda: 1_000_000,
-            token=lambda: f"{self.random.getrandbits(32):08x}",
-            define=self.definitions.put,
-            rows=self.definitions.load(),
-        )
-        self.definitions.start(self.broker.committed, lambda error: None)
+        self.start()
         self.wire = Wire(self.broker, "publisher")
         self.wire.send(CONFIRMED, commands.Channel.Open(), commands.Confirm.Select())
         limited = {} if self.limit is None else {"x-max-length": self.limit, "x-overflow": "reject-publish"}

@@ -8,7 +8,6 @@ is done is fed before `turn`, and what comes of it is read there.
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -27,9 +26,9 @@ from leveret.broker.streams.stream import Stream
 from leveret.storage.errors import WriteFailed
 from leveret.storage.store import Store
 from leveret.testing.definitions import MemoryDefinitions
-from leveret.testing.disk import FailAt, SimulatedDisk
+from leveret.testing.disk import SimulatedDisk
+from tests.faults.broker_life import full_disk, open_store, start_broker
 from tests.faults.broker_wire import Frame, Wire
-from tests.faults.history import SMALL
 
 TOPIC, GROUP = "orders", "billing"
 START_US = 1_700_000_000_000_000
@@ -148,16 +147,8 @@ class Bench:
         self._sequence, self._synced_aside, self.disk_fails = 0, False, False
         self.spoilt = False
         self.definitions.close()
-        self.store = Store(
-            self.disk, clock=self.now_us, entropy=lambda: self.random.getrandbits(64), options=SMALL
-        )
-        self.broker = Broker(
-            self.store,
-            clock=self.now_us,
-            token=lambda: f"{self.random.getrandbits(32):08x}",
-            define=self.definitions.put,
-            rows=self.definitions.load(),
-        )
+        self.store = open_store(self.disk, random=self.random, clock=self.now_us)
+        self.broker = start_broker(self.store, self.definitions, random=self.random, clock=self.now_us)
         self.definitions.start(self.broker.committed, lambda error: None)
 
     def begin(self) -> None:
@@ -246,8 +237,7 @@ class Bench:
     def spoil(self, after: int, *, torn: bool) -> None:
         """From so many writes on nothing can be written, until it is healed."""
         self.spoilt = True
-        kinds = ("write", "allocate", "create")
-        self.disk.before = FailAt(after, kinds, errno.ENOSPC, times=1 << 30, torn=torn)
+        self.disk.before = full_disk(after, torn=torn)
 
     def heal(self) -> None:
         """Everything can be written again, and is."""

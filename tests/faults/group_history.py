@@ -21,10 +21,9 @@ from leveret.broker.groups.settings import Settings
 from leveret.broker.groups.topics import streams_of
 from leveret.storage.errors import WriteFailed
 from leveret.storage.recovery import UNFINISHED
-from leveret.storage.wal import Round
 from leveret.testing.disk import CutAt, PowerCut
-from tests.faults.broker_account import Watched
 from tests.faults.group_clients import AGE_S, GROUP, TOPIC
+from tests.faults.watched_store import is_syncing, watch
 from tests.properties.group_checks import offsets_in, unsettled_in
 from tests.properties.group_model import Cell, GroupModel, Letter, Place, Rules
 from tests.properties.group_walk import WEIGHTS, GroupWalk
@@ -161,21 +160,16 @@ class GroupHistory:
 
     def _watch(self) -> None:
         """Keeps a picture of each round that is closed; between two changes another thread may sync."""
-        wal = self.walk.bench.store._wal
-        swap = wal.swap
-
-        def closing() -> Round:
-            picture = self.picture()
-            round_ = swap()
-            self.rounds[round_.ticket] = picture
-            return round_
+        store = self.walk.bench.store
 
         def look() -> None:
-            if self._noise and not wal._syncing.locked() and self.random.random() < self._noise:
+            if self._noise and not is_syncing(store) and self.random.random() < self._noise:
                 self.walk.bench.sync_aside()
 
-        wal.swap = closing  # type: ignore[method-assign]
-        wal.lock = Watched(look)  # type: ignore[assignment]
+        watch(store, look, closing=self.picture, closed=self._keep_round)
+
+    def _keep_round(self, ticket: int, picture: Picture) -> None:
+        self.rounds[ticket] = picture
 
     def picture(self) -> Picture:
         bench = self.walk.bench

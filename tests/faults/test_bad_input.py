@@ -36,8 +36,8 @@ from tests.amqp.session import (
     start_ok,
     tune_ok,
 )
+from tests.processes import WAIT_S
 
-WAIT_S = 10.0
 LIMITS = Limits(channel_max=20, message_max_bytes=32 << 20)
 UNSENT_MAX_BYTES = 20 << 20
 """What the broker may keep for a socket that does not take it: a few answers, not what it could be sent."""

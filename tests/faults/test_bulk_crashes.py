@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from contextlib import suppress
 from random import Random
 
 import pytest
@@ -13,19 +11,15 @@ from leveret.broker import overflow, stages
 from leveret.broker.flags import EXPIRES
 from leveret.flight import actions
 from leveret.flight.tickets import StageDescriptor
-from leveret.storage.errors import WriteFailed
 from leveret.storage.journal import Outcome
 from leveret.storage.records import PERSISTENT, Message
-from leveret.testing.disk import CutAt, PowerCut
+from tests.faults.broker_life import live
 from tests.faults.bulk_history import QUERY, QUEUES, WRITER, BulkHistory
 
-FIRST = int(os.environ.get("LEVERET_SEED", "0"))
-HISTORIES = int(os.environ.get("LEVERET_HISTORIES", "80"))
-GROUPS = 4
 LIVES = 4
 
 
-def step(history: BulkHistory, random: Random) -> None:
+def step(history: BulkHistory, random: Random) -> None:  # noqa: C901  # one case for each kind of step
     match random.choices(range(12), [20, 30, 12, 6, 4, 5, 2, 3, 2, 6, 3, 1])[0]:
         case 0:
             history.publish(random.randrange(1, 12))
@@ -53,21 +47,11 @@ def step(history: BulkHistory, random: Random) -> None:
             history.end()
 
 
-def live(history: BulkHistory, random: Random) -> None:
-    """Until the power goes, or the process is killed."""
-    with suppress(PowerCut, WriteFailed):
-        if random.random() < 0.7:
-            history.disk.before = CutAt(random.randrange(1, random.choice([20, 80, 200])))
-        for _ in range(random.randrange(60)):
-            step(history, random)
-            history.check()
-
-
 def run(seed: int) -> None:
     random = Random(seed)
     history = BulkHistory(seed, priorities=random.random() < 0.3)
     for _ in range(LIVES):
-        live(history, random)
+        live(history, random, step)
         history.crash(power_loss=random.random() < 0.8)
         history.check()
     history.restart()
@@ -89,15 +73,9 @@ def finish(history: BulkHistory) -> None:
     assert history.confirmed <= history.table.keys() | history.consumed
 
 
-@pytest.mark.parametrize("group", range(GROUPS))
-def test_after_any_crash_leases_are_exact_and_batches_are_whole(group: int) -> None:
-    """Replay one with LEVERET_SEED=n LEVERET_HISTORIES=1; look for more with other numbers."""
-    for seed in range(FIRST + group, FIRST + HISTORIES, GROUPS):
-        try:
-            run(seed)
-        except BaseException as error:
-            error.add_note(f"seed {seed}: LEVERET_SEED={seed} LEVERET_HISTORIES=1 replays it")
-            raise
+@pytest.mark.histories(sample=12, full=240)
+def test_after_any_crash_leases_are_exact_and_batches_are_whole(seed: int) -> None:
+    run(seed)
 
 
 def test_what_a_note_names_is_held_again_where_the_journal_has_forgotten_it() -> None:

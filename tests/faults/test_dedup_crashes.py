@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import os
-from contextlib import suppress
-from functools import lru_cache
 from random import Random
 
 import pytest
 
-from leveret.broker import accounts, dedup
-from leveret.storage.errors import WriteFailed
-from leveret.testing.disk import CutAt, PowerCut
+from leveret.broker import dedup
+from tests.faults.broker_life import live
 from tests.faults.dedup_history import TRANSIENT, DedupHistory, Name
 
-FIRST = int(os.environ.get("LEVERET_SEED", "0"))
-HISTORIES = int(os.environ.get("LEVERET_HISTORIES", "180"))
-GROUPS = 6
 LIVES = 4
 
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Logins that cost nothing, and a record with everything every few turns."""
-    monkeypatch.setattr(accounts, "is_password", lru_cache(accounts.is_password))
+    """A record with everything every few turns."""
     monkeypatch.setattr(dedup, "WHOLE_AFTER_BYTES", 300)
 
 
@@ -57,21 +49,11 @@ def step(history: DedupHistory, random: Random) -> None:
             history.heal()
 
 
-def live(history: DedupHistory, random: Random) -> None:
-    """Until the power goes, or the process is killed."""
-    with suppress(PowerCut, WriteFailed):
-        if random.random() < 0.7:
-            history.disk.before = CutAt(random.randrange(1, random.choice([20, 80, 200])))
-        for _ in range(random.randrange(60)):
-            step(history, random)
-            history.check()
-
-
 def run(seed: int) -> None:
     random = Random(seed)
     history = DedupHistory(seed, limit=random.choice([None, None, 12]))
     for _ in range(LIVES):
-        live(history, random)
+        live(history, random, step)
         history.crash(power_loss=random.random() < 0.8)
         history.check()
         history.publish(batch(random))
@@ -79,12 +61,6 @@ def run(seed: int) -> None:
         history.check()
 
 
-@pytest.mark.parametrize("group", range(GROUPS))
-def test_after_any_crash_a_sequence_is_known_if_and_only_if_it_is_stored(group: int) -> None:
-    """Replay one with LEVERET_SEED=n LEVERET_HISTORIES=1; look for more with other numbers."""
-    for seed in range(FIRST + group, FIRST + HISTORIES, GROUPS):
-        try:
-            run(seed)
-        except BaseException as error:
-            error.add_note(f"seed {seed}: LEVERET_SEED={seed} LEVERET_HISTORIES=1 replays it")
-            raise
+@pytest.mark.histories(sample=20, full=180)
+def test_after_any_crash_a_sequence_is_known_if_and_only_if_it_is_stored(seed: int) -> None:
+    run(seed)

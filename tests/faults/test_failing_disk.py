@@ -2,10 +2,10 @@
 
 `Script` is a history with everything in it: appends, deliveries, settlements, transactions, syncs,
 checkpoints with snapshots and rewritten segments, flushes, deletions, a close and an open. It is run once for
-each operation on the disk, and that operation fails. A step whose write fails says so and changes nothing, or
-nothing that counts; it is then made again, and works. A sync that fails poisons the store: nothing is
-changed or promised any more, but everything can be read. Afterwards the power is cut, and what was promised
-must be there, once.
+each operation on the disk, and that operation fails; `make test` takes one operation of five. A step whose
+write fails says so and changes nothing, or nothing that counts; it is then made again, and works. A sync that
+fails poisons the store: nothing is changed or promised any more, but everything can be read. Afterwards the
+power is cut, and what was promised must be there, once.
 """
 
 from __future__ import annotations
@@ -42,6 +42,12 @@ WRITES: tuple[Kind, ...] = ("create", "write", "truncate", "allocate", "rename",
 TORN: tuple[Kind, ...] = ("write", "allocate")
 SYNCS: tuple[Kind, ...] = ("sync", "sync_directory")
 READER = "reader"
+
+
+@pytest.fixture
+def stride(full_run: bool) -> int:
+    """How many operations further the next one is that fails."""
+    return 1 if full_run else 5
 
 
 @dataclass
@@ -252,9 +258,9 @@ def operations(kinds: tuple[Kind, ...]) -> int:
 @pytest.mark.parametrize("kinds", [WRITES, TORN], ids=["whole", "torn"])
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO], ids=["full", "broken"])
 def test_a_write_that_fails_anywhere_is_reported_and_undone_and_can_be_made_again(
-    code: int, kinds: tuple[Kind, ...]
+    code: int, kinds: tuple[Kind, ...], stride: int
 ) -> None:
-    for n in range(1, operations(kinds) + 1):
+    for n in range(1, operations(kinds) + 1, stride):
         disk = SimulatedDisk(seed=n)
         disk.before = hook = FailAt(n, kinds, code, torn=kinds is TORN)
         try:
@@ -270,9 +276,9 @@ def test_a_write_that_fails_anywhere_is_reported_and_undone_and_can_be_made_agai
             raise
 
 
-def test_a_write_that_fails_is_noticed_by_the_caller_unless_it_only_removes_something() -> None:
+def test_a_write_that_fails_is_noticed_by_the_caller_unless_it_only_removes_something(stride: int) -> None:
     for kind in WRITES:
-        for n in range(1, operations((kind,)) + 1):
+        for n in range(1, operations((kind,)) + 1, stride):
             disk = SimulatedDisk()
             disk.before = FailAt(n, kind, errno.EIO)
             script = Script(disk)
@@ -291,8 +297,8 @@ def test_a_disk_that_stays_full_for_a_while_loses_nothing() -> None:
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO], ids=["full", "broken"])
-def test_a_sync_that_fails_anywhere_poisons_the_store(code: int) -> None:
-    for n in range(1, operations(SYNCS) + 1):
+def test_a_sync_that_fails_anywhere_poisons_the_store(code: int, stride: int) -> None:
+    for n in range(1, operations(SYNCS) + 1, stride):
         disk = SimulatedDisk(seed=n)
         disk.before = FailAt(n, SYNCS, code)
         script = None

@@ -17,7 +17,7 @@ from leveret.storage.records import PERSISTENT, Message
 from leveret.storage.retention import Retention
 from leveret.storage.store import Store
 from leveret.testing.disk import FailAt, Operation, PowerCut, SimulatedDisk
-from tests.faults.specimen import SMALL, open_store
+from tests.faults.sample_store import SMALL, open_store
 
 LOG = "logs/0000000000000001"
 

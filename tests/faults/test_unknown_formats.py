@@ -10,7 +10,7 @@ from xxhash import xxh3_64_intdigest
 from leveret.storage import formats
 from leveret.storage.errors import UnknownFormat
 from leveret.testing.disk import Operation, SimulatedDisk
-from tests.faults.specimen import Specimen, open_store
+from tests.faults.sample_store import SampleStore, open_store
 
 HEADER = formats.HEADER_BYTES
 KINDS = ["checkpoint.", "wal/", "/msgs.", "/index.", "/snapshot."]
@@ -41,8 +41,8 @@ def contents(disk: SimulatedDisk) -> dict[str, bytes]:
 
 
 @pytest.fixture(scope="module", params=["clean", "unclean"])
-def specimen(request: pytest.FixtureRequest) -> Specimen:
-    return Specimen(clean=request.param == "clean")
+def sample(request: pytest.FixtureRequest) -> SampleStore:
+    return SampleStore(clean=request.param == "clean")
 
 
 def refused(disk: SimulatedDisk) -> UnknownFormat:
@@ -60,11 +60,11 @@ def refused(disk: SimulatedDisk) -> UnknownFormat:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_file_of_a_newer_version_is_refused_and_nothing_is_touched(kind: str, specimen: Specimen) -> None:
-    paths = [path for path in specimen.disk.paths() if kind in path]
+def test_a_file_of_a_newer_version_is_refused_and_nothing_is_touched(kind: str, sample: SampleStore) -> None:
+    paths = [path for path in sample.disk.paths() if kind in path]
     assert paths
     for path in paths:
-        disk = specimen.disk.copy()
+        disk = sample.disk.copy()
         rewrite_header(disk, path, newer)
         error = refused(disk)
         assert (error.file, error.found, error.supported) == (path, formats.VERSION + 1, formats.VERSION)
@@ -75,10 +75,10 @@ def test_a_file_of_a_newer_version_is_refused_and_nothing_is_touched(kind: str, 
 @pytest.mark.parametrize("change", [foreign, other_kind])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_file_of_another_kind_is_refused_and_nothing_is_touched(
-    kind: str, change: Callable[[bytearray], None], specimen: Specimen
+    kind: str, change: Callable[[bytearray], None], sample: SampleStore
 ) -> None:
-    path = next(path for path in specimen.disk.paths() if kind in path)
-    disk = specimen.disk.copy()
+    path = next(path for path in sample.disk.paths() if kind in path)
+    disk = sample.disk.copy()
     rewrite_header(disk, path, change)
     error = refused(disk)
     assert (error.file, error.found) == (path, None)
@@ -92,8 +92,8 @@ def test_a_directory_with_a_wal_and_no_checkpoint_is_refused() -> None:
     assert refused(disk).found is None
 
 
-def test_files_of_others_in_the_directory_are_left_alone(specimen: Specimen) -> None:
-    disk = specimen.disk.copy()
+def test_files_of_others_in_the_directory_are_left_alone(sample: SampleStore) -> None:
+    disk = sample.disk.copy()
     for path in ("checkpoint.old", "wal/notes", "README"):
         with disk.open(path, create=True) as file:
             file.write(b"mine", 0)

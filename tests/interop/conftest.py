@@ -30,7 +30,7 @@ def running_subject() -> Iterator[tuple[str, Any]]:
     if SUBJECT.startswith("amqp://"):
         yield SUBJECT, None
     elif SUBJECT == "rabbitmq":
-        from tests.differential.rabbitmq import running_rabbitmq
+        from tests.rabbitmq.node import running_rabbitmq
 
         with running_rabbitmq() as server:
             yield server.url, server

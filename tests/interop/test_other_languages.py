@@ -2,10 +2,9 @@
 
 Each is a program in a folder of its own that prints a line per step, "ok ..." or "FAILED ...", and when it
 prints "cut" wants its connections cut: the wire to cut is the proxy that this module puts in between.
-Building is left to `builds.py`. It takes downloads and a minute, so it waits for `make interop`.
+Building is left to `builds.py`. It takes downloads and a minute, so it is left to `make test-all`.
 """
 
-import os
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -26,10 +25,7 @@ PROGRAMS = [
     ),
 ]
 
-pytestmark = pytest.mark.skipif(
-    os.environ.get("LEVERET_INTEROP_ALL") != "1",
-    reason="Run `make interop` for the clients in other languages: they need downloads and a minute.",
-)
+pytestmark = pytest.mark.full
 
 
 @pytest.mark.timeout(900)  # the first time it downloads and compiles

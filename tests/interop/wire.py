@@ -10,7 +10,8 @@ import socket
 import threading
 from urllib.parse import urlsplit
 
-WAIT_S = 15  # the longest any test waits for one event; what works takes milliseconds
+from tests.processes import WAIT_S
+
 HEARTBEAT_FRAME = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 
 

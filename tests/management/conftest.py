@@ -1,6 +1,5 @@
 """A broker with its HTTP API on a free port, and a client for it from the standard library."""
 
-import asyncio
 import json
 from base64 import b64encode
 from collections.abc import Callable, Coroutine, Iterator
@@ -54,7 +53,7 @@ class Api:
         self.broker.server.turns.begin()
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(coroutine, self.broker._loop).result(WAIT_S)
+        return self.broker.run(coroutine)
 
     def ask(
         self, method: str, path: str, user: str | None = GUEST, *, body: object = None, **headers: str

@@ -8,6 +8,7 @@ import pytest
 from leveret.amqp import errors as amqp
 from leveret.management.errors import STATUSES, problem_of
 from leveret.storage.errors import StorageFull, StorePoisoned
+from tests.processes import WAIT_S
 
 
 def test_a_path_that_is_not_there_is_not_found(api):
@@ -108,7 +109,7 @@ def test_other_errors_are_not_translated(error):
     ],
 )
 def test_bad_requests_are_refused_without_a_word_in_the_log(api, caplog, data):
-    with socket.create_connection(("127.0.0.1", api.listener.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", api.listener.port), timeout=WAIT_S) as connection:
         connection.sendall(data)
         connection.shutdown(socket.SHUT_WR)
         answer = connection.makefile("rb").read()

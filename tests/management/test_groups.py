@@ -5,8 +5,8 @@ import pytest
 from leveret.broker.streams.positions import Position
 from leveret.management.durability import Durability
 from leveret.management.errors import Problem
-from tests.management.looking import BILLING, crashed_and_started, partition, reason, wait
 from tests.management.membership import group_of
+from tests.management.views import BILLING, crashed_and_started, partition, reason, wait
 
 # what is seen
 

@@ -9,19 +9,15 @@ At the end everything can be consumed. What is done is in `group_walk.py`, the m
 
 from __future__ import annotations
 
-import os
 import sys
-from functools import lru_cache
 
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from leveret.broker import accounts
 from tests.properties.group_walk import WEIGHTS, GroupWalk
 
-EXAMPLES = int(os.environ.get("LEVERET_GROUPS", "40"))
+EXAMPLES, EXAMPLES_IN_FULL = 10, 40
 numbers = st.integers(0, 9999)
 
 
@@ -55,6 +51,6 @@ class Groups(RuleBasedStateMachine):
             self.walk.drain()
 
 
-def test_a_group_is_what_the_model_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accounts, "is_password", lru_cache(accounts.is_password))
-    run_state_machine_as_test(Groups, settings=settings(max_examples=EXAMPLES, stateful_step_count=50))
+def test_a_group_is_what_the_model_says(full_run: bool) -> None:
+    examples = EXAMPLES_IN_FULL if full_run else EXAMPLES
+    run_state_machine_as_test(Groups, settings=settings(max_examples=examples, stateful_step_count=50))

@@ -18,7 +18,8 @@ from typing import Any, NamedTuple, Self
 from pamqp import body, commands, frame, header, heartbeat
 from pamqp.base import Frame
 
-TIMEOUT_S = 10.0
+from tests.processes import WAIT_S
+
 PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
 CAPABILITIES = {
     "publisher_confirms": True,
@@ -105,6 +106,15 @@ class Channel:
         arguments = options.pop("arguments", None)
         method = commands.Queue.Declare(queue=queue, durable=durable, arguments=arguments, **options)
         return self.call(method, commands.Queue.DeclareOk)
+
+    def refused_argument(self, argument: str, value: Any, queue: str = "q") -> str:
+        """Declare a queue with an argument that is wrong; return what the broker says of it."""
+        self.send(commands.Queue.Declare(queue=queue, durable=True, arguments={argument: value}))
+        error = self.error()
+        start = f"PRECONDITION_FAILED - invalid arg '{argument}' for queue '{queue}' in vhost '/': "
+        assert error.code == 406
+        assert error.text.startswith(start)
+        return error.text.removeprefix(start)
 
     def count(self, queue: str) -> int:
         """How many messages the broker says are ready."""
@@ -269,7 +279,7 @@ class Client:
         vhost: str = "/",
         product: str = "tests",
     ) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S)
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=WAIT_S)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.channels: dict[int, Channel] = {}
         self.confirmed_through: dict[int, int] = {}

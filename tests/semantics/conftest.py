@@ -14,6 +14,7 @@ import pytest
 from leveret.testing.broker import Broker
 from leveret.testing.clock import VirtualClock
 from tests.semantics.client import Channel, Client
+from tests.semantics.grouping import Joined, Watched, join, numbered, publish, stream
 
 
 @pytest.fixture
@@ -64,3 +65,21 @@ def channel(connect: Callable[..., Client]) -> Channel:
 def open_channel(connect: Callable[..., Client]) -> Callable[..., Channel]:
     """`open_channel()` is a channel of a new connection."""
     return lambda **options: connect(**options).channel()
+
+
+@pytest.fixture
+def joined(channel: Channel, open_channel: Callable[..., Channel]) -> Joined:
+    """`joined(3, prefetch=1)` is a member of the group `billing` on the stream `s` with three messages."""
+
+    def joined(count: int, **options: Any) -> Channel:
+        stream(channel)
+        publish(channel, *numbered(count))
+        return join(open_channel(), **options)
+
+    return joined
+
+
+@pytest.fixture
+def billing(broker: Broker) -> Watched:
+    """The group `billing` on the stream `s`. It need not exist yet."""
+    return Watched(broker)

@@ -21,6 +21,8 @@ from leveret.testing.clock import VirtualClock
 from tests.semantics.client import Channel, Got
 
 T = TypeVar("T")
+Joined = Callable[..., Channel]
+"""The fixture `joined`."""
 STREAM = {"x-queue-type": "stream"}
 MOMENT_S = 0.000_001
 
@@ -93,6 +95,15 @@ def one_taken(channel: Channel, member: Channel, count: int = 1, **settings: Any
     publish(channel, *numbered(count))
     join(member, **settings)
     assert received(member, count) == list(range(count))
+
+
+def restart(broker: Broker, *, clean: bool) -> None:
+    """Restart the broker, after a graceful stop or after a kill."""
+    if clean:
+        broker.restart()
+    else:
+        broker.crash()
+        broker.start()
 
 
 def comes_after(member: Channel, clock: VirtualClock, seconds: float) -> bool:

@@ -368,3 +368,24 @@ def test_ten_thousand_acks_in_one_write(channel: Channel, broker: Broker, queue:
             channel.ack(tag)
     channel.quiet()
     assert broker.unacked(queue) == 0
+
+
+@pytest.mark.parametrize("requeue", [True, False])
+def test_a_nack_that_a_stream_refuses_leaves_nothing_of_a_queue_in_flight(
+    connect: Callable[..., Client], broker: Broker, requeue: bool
+) -> None:
+    client = connect()
+    channel = client.channel()
+    channel.declare("s", durable=True, arguments={"x-queue-type": "stream"})
+    channel.declare("q")
+    for name in ("s", "q"):
+        for text in "abc":
+            channel.publish(name, text)
+    channel.qos(10)
+    channel.consume("s", "of the stream", arguments={"x-stream-offset": "first"})
+    assert channel.texts(3) == ["a", "b", "c"]
+    channel.consume("q", "of the queue")
+    last = [channel.delivery() for _ in range(3)][-1]
+    channel.nack(last.tag, multiple=True, requeue=requeue)
+    assert channel.error().code == 540
+    broker.wait_until_depth("q", 3)

@@ -11,6 +11,7 @@ from pamqp import commands
 
 from leveret.testing.broker import Broker
 from leveret.testing.disk import Operation
+from tests.processes import WAIT_S
 from tests.semantics.client import Channel, ClosedByBroker, Got
 
 FULL = {"x-max-length": 1, "x-overflow": "reject-publish"}
@@ -31,7 +32,7 @@ class BlockedSyncs:
     def _before(self, operation: Operation) -> None:
         if operation.kind == "sync":
             self.waiting.set()
-            assert self._go.wait(20)
+            assert self._go.wait(WAIT_S)
 
     def release(self) -> None:
         self._disk.before = None
@@ -66,7 +67,7 @@ def test_a_persistent_message_is_confirmed_after_the_sync_only(
 ) -> None:
     syncs.hold()
     confirmed.publish("q", "a")
-    assert syncs.waiting.wait(10)
+    assert syncs.waiting.wait(WAIT_S)
     assert confirmed.quiet() == []
     confirmed.publish("q", "b")
     assert confirmed.quiet() == []
@@ -80,7 +81,7 @@ def test_a_transient_message_is_confirmed_though_the_disk_is_busy(
     other = open_channel().confirm_select()
     syncs.hold()
     confirmed.publish("q", "a")
-    assert syncs.waiting.wait(10)
+    assert syncs.waiting.wait(WAIT_S)
     other.publish("q", "transient", delivery_mode=1)
     assert other.confirmed(1) == {"ack": 1, "nack": 0}
     assert confirmed.quiet() == []
@@ -94,7 +95,7 @@ def test_a_persistent_message_in_a_transient_queue_waits_for_nothing(
     other.publish_confirmed("passing", "first")
     syncs.hold()
     confirmed.publish("q", "a")
-    assert syncs.waiting.wait(10)
+    assert syncs.waiting.wait(WAIT_S)
     other.publish("passing", "persistent")
     assert other.confirmed(1) == {"ack": 1, "nack": 0}
 
@@ -111,7 +112,7 @@ def test_every_queue_counts_for_the_confirm(
     assert other.confirmed(1)["ack"] == 1
     syncs.hold()
     confirmed.publish("q", "a")
-    assert syncs.waiting.wait(10)
+    assert syncs.waiting.wait(WAIT_S)
     other.publish("", "persistent", exchange="x")
     assert other.quiet() == []
 
@@ -144,7 +145,7 @@ def test_a_message_whose_queue_is_deleted_meanwhile_is_confirmed(
     other = open_channel()
     syncs.hold()
     confirmed.publish("q", "a")
-    assert syncs.waiting.wait(10)
+    assert syncs.waiting.wait(WAIT_S)
     other.send(commands.Queue.Delete(queue="q", nowait=True))
     other.quiet()
     syncs.release()
@@ -159,7 +160,7 @@ def test_publish_and_delete_in_one_write_is_confirmed(confirmed: Channel) -> Non
     assert confirmed.confirmed(1) == {"ack": 1, "nack": 0}
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.histories(sample=6, full=12)
 def test_what_is_confirmed_survives_a_power_loss(
     broker: Broker, open_channel: Callable[[], Channel], seed: int
 ) -> None:
@@ -175,7 +176,7 @@ def test_what_is_confirmed_survives_a_power_loss(
 
 
 @pytest.mark.parametrize("synced", [True, False])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.histories(sample=6, full=6)
 def test_a_persistent_message_that_was_consumed_when_the_broker_died_is_unconfirmed_or_there(
     broker: Broker, open_channel: Callable[[], Channel], syncs: BlockedSyncs, seed: int, synced: bool
 ) -> None:
@@ -195,7 +196,7 @@ def test_a_persistent_message_that_was_consumed_when_the_broker_died_is_unconfir
     if synced:
         assert publisher.confirmed(1) == {"ack": 1, "nack": 0}
     else:
-        assert syncs.waiting.wait(10)
+        assert syncs.waiting.wait(WAIT_S)
         assert publisher.quiet() == []
     threading.Timer(0.05, syncs.release).start()
     broker.crash(Random(seed))
@@ -296,7 +297,7 @@ def test_acks_do_not_cover_a_nack_between_them(channel: Channel) -> None:
     assert channel.quiet() == []
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.histories(sample=5, full=5)
 def test_every_publish_is_confirmed_exactly_once(channel: Channel, seed: int) -> None:
     random = Random(seed)
     channel.confirm_select()
@@ -401,7 +402,7 @@ def test_a_mandatory_message_that_a_full_queue_refuses_is_nacked_and_not_returne
 def test_a_closed_channel_is_owed_nothing(confirmed: Channel, syncs: BlockedSyncs) -> None:
     syncs.hold()
     confirmed.publish("q", "a")
-    assert syncs.waiting.wait(10)
+    assert syncs.waiting.wait(WAIT_S)
     confirmed.send(commands.Basic.Ack(delivery_tag=99))
     with pytest.raises(ClosedByBroker, match="unknown delivery tag 99"):
         confirmed.quiet()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from pamqp import commands
 
+from leveret.storage.cursor import MARK_AHEAD
 from leveret.testing.broker import Broker
-from tests.semantics.client import Channel, ClosedByBroker
+from tests.semantics.client import Channel, Client, ClosedByBroker
 
 DELIVER = b"\x00\x3c\x00\x3c\x01c"
 
@@ -141,6 +143,24 @@ def test_the_broker_gives_consumers_tags(channel: Channel) -> None:
     assert all(tag.startswith("amq.ctag-") for tag in tags)
 
 
+def test_no_delivery_overtakes_the_consume_ok(tmp_path: Path) -> None:
+    """On a directory, where the declaration has to wait for the database."""
+    with Broker(tmp_path) as broker:
+        client = Client(broker.port)
+        channel = client.channel()
+        channel.declare("full")
+        channel.publish("full", "a")
+        with client.together():
+            channel.send(
+                commands.Queue.Declare(queue="new", durable=True),
+                commands.Basic.Consume(queue="full", consumer_tag="c"),
+            )
+        kinds = [channel.next().method.name for _ in range(1)]
+        assert kinds == ["Basic.Deliver"]
+        assert [each.method.name for each in channel.answers] == ["Queue.DeclareOk", "Basic.ConsumeOk"]
+        client.vanish()
+
+
 # single active consumer
 
 
@@ -257,6 +277,16 @@ def test_an_exclusive_queue_belongs_to_its_connection(
     open_channel().declare("q", exclusive=True)
 
 
+def test_nobody_unbinds_the_exclusive_queue_of_another_connection(connect: Callable[..., Client]) -> None:
+    mine, other = connect().channel(), connect().channel()
+    mine.declare("q", durable=False, exclusive=True)
+    mine.bind("q", "amq.fanout")
+    with pytest.raises(ClosedByBroker, match="405 RESOURCE_LOCKED"):
+        other.call(commands.Queue.Unbind(queue="q", exchange="amq.fanout"), commands.Queue.UnbindOk)
+    mine.publish("", "a", exchange="amq.fanout")
+    assert mine.get_all("q") == ["a"]
+
+
 def test_an_auto_delete_queue_goes_with_its_last_consumer(channel: Channel, broker: Broker) -> None:
     channel.declare("q", auto_delete=True)
     fill(channel, "a")
@@ -345,3 +375,19 @@ def test_more_messages_than_the_durable_mark_is_ahead_reach_a_consumer(
     data = bytearray(consumer.client._buffer)
     while sorted_already + data.count(DELIVER) < 70_000:
         data += consumer.client.socket.recv(1 << 20)
+
+
+def test_more_messages_than_the_mark_reaches_are_delivered_without_a_pause(
+    connect: Callable[..., Client], broker: Broker
+) -> None:
+    count = MARK_AHEAD + 2000
+    publisher = connect().channel()
+    publisher.declare("q", durable=False)
+    client = connect()
+    consumer = client.channel()
+    consumer.consume("q", no_ack=True)
+    for start in range(0, count, 2000):
+        with publisher.client.together():
+            for number in range(start, min(count, start + 2000)):
+                publisher.publish("q", str(number))
+    assert [int(text) for text in consumer.texts(count)] == list(range(count))

@@ -12,7 +12,7 @@ from pamqp import commands
 
 from leveret.testing.broker import Broker
 from leveret.testing.clock import START_US, VirtualClock
-from tests.semantics.client import Channel, Got
+from tests.semantics.client import Channel, ClosedByBroker, Got
 
 
 def declare(channel: Channel, queue: str = "q", *, to: str = "dead", **arguments: object) -> None:
@@ -166,6 +166,12 @@ def test_a_dead_letter_key_without_an_exchange_is_refused(channel: Channel) -> N
     )
 
 
+def test_a_dead_letter_has_a_key_that_fits_into_a_message(channel: Channel) -> None:
+    arguments = {"x-dead-letter-exchange": "amq.fanout", "x-dead-letter-routing-key": "k" * 256}
+    with pytest.raises(ClosedByBroker, match="routing_key_longer_than_255_bytes"):
+        channel.declare("q", arguments=arguments)
+
+
 def test_a_dead_letter_exchange_may_route_to_many_queues(channel: Channel) -> None:
     channel.exchange("graves")
     for queue in ("one", "two"):
@@ -217,6 +223,24 @@ def test_the_first_death_stays_the_first(channel: Channel, clock: VirtualClock) 
     headers = channel.get("dead").headers
     assert (headers["x-first-death-reason"], headers["x-first-death-queue"]) == ("expired", "q")
     assert (headers["x-last-death-reason"], headers["x-last-death-queue"]) == ("rejected", "second")
+
+
+def test_a_dead_letter_tells_of_its_first_and_of_its_last_death(channel: Channel) -> None:
+    declare(channel, "first", to="last")
+    declare(channel, "last", to="end")
+    channel.declare("end")
+    channel.publish("first", "1")
+    for queue in ("first", "last"):
+        reject_from(channel, queue)
+    headers = channel.get("end").headers
+    assert {name: value for name, value in headers.items() if name != "x-death"} == {
+        "x-first-death-queue": "first",
+        "x-first-death-reason": "rejected",
+        "x-first-death-exchange": "",
+        "x-last-death-queue": "last",
+        "x-last-death-reason": "rejected",
+        "x-last-death-exchange": "",
+    }
 
 
 def test_a_cycle_without_a_rejection_is_dropped(
@@ -277,7 +301,7 @@ def everywhere(channel: Channel) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.histories(sample=6, full=25)
 def test_whenever_the_broker_dies_a_dead_letter_is_in_one_of_the_queues(
     broker: Broker, open_channel: Callable[[], Channel], seed: int
 ) -> None:

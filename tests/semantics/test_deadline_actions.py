@@ -5,31 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from pamqp import commands
 
 from leveret.testing.broker import Broker
 from leveret.testing.clock import VirtualClock
-from tests.semantics.client import Channel, Got
-
-HALF_AN_HOUR_S = 30 * 60
-DEAD_LETTERS = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
-
-
-def declare(
-    channel: Channel, action: str | None = None, timeout_ms: int | None = 1000, **more: object
-) -> None:
-    arguments = dict(more)
-    if action is not None:
-        arguments["x-consumer-timeout-action"] = action
-    if timeout_ms is not None:
-        arguments["x-consumer-timeout"] = timeout_ms
-    channel.declare("dead")
-    channel.declare("q", arguments=arguments)
-
-
-def cancels(found: list[Got]) -> list[str]:
-    return [each.method.consumer_tag for each in found if isinstance(each.method, commands.Basic.Cancel)]
-
+from tests.semantics.client import Channel
+from tests.semantics.deadline_queues import DEAD_LETTERS, cancels, declare
 
 # retry
 

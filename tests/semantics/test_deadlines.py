@@ -7,12 +7,11 @@ from collections.abc import Callable
 import pytest
 from pamqp import commands
 
+from leveret.broker import deadlines
 from leveret.testing.broker import Broker
 from leveret.testing.clock import VirtualClock
 from tests.semantics.client import Channel, Client, Got
-
-HALF_AN_HOUR_S = 30 * 60
-DEAD_LETTERS = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+from tests.semantics.deadline_queues import DEAD_LETTERS, HALF_AN_HOUR_S, cancels, declare
 
 
 def text_of(channel: int, timeout_ms: int) -> str:
@@ -20,22 +19,6 @@ def text_of(channel: int, timeout_ms: int) -> str:
         f"PRECONDITION_FAILED - delivery acknowledgement on channel {channel} timed out. Timeout value used: "
         f"{timeout_ms} ms. This timeout value can be configured, see consumers doc guide to learn more"
     )
-
-
-def declare(
-    channel: Channel, action: str | None = None, timeout_ms: int | None = 1000, **more: object
-) -> None:
-    arguments = dict(more)
-    if action is not None:
-        arguments["x-consumer-timeout-action"] = action
-    if timeout_ms is not None:
-        arguments["x-consumer-timeout"] = timeout_ms
-    channel.declare("dead")
-    channel.declare("q", arguments=arguments)
-
-
-def cancels(found: list[Got]) -> list[str]:
-    return [each.method.consumer_tag for each in found if isinstance(each.method, commands.Basic.Cancel)]
 
 
 def kinds(found: list[Got]) -> list[str]:
@@ -177,6 +160,24 @@ def test_a_redelivery_has_a_deadline_of_its_own(
     assert (broker.unacked("q"), broker.depth("dead")) == (1, 0)
     clock.advance(0.1)
     assert (broker.unacked("q"), broker.depth("dead")) == (0, 1)
+
+
+def test_a_deadline_that_is_changed_holds_for_what_is_in_flight(
+    channel: Channel, clock: VirtualClock, broker: Broker
+) -> None:
+    channel.declare("q", arguments={"x-consumer-timeout": 60_000, "x-consumer-timeout-action": "retry"})
+    channel.publish("q", "slow")
+    channel.consume("q")
+    channel.delivery()
+
+    def allow_one_second() -> None:
+        (consumer,) = broker.server.broker.vhosts["/"].queue("q").consumers
+        deadlines.allow(consumer, 1_000_000)
+        broker.server.turns.begin()
+
+    broker.call(allow_one_second)
+    clock.advance(2)
+    assert broker.unacked("q") == 0
 
 
 def test_no_deadline_for_unacknowledged_deliveries(channel: Channel, clock: VirtualClock) -> None:
@@ -383,3 +384,21 @@ def test_the_deadline_of_a_message_of_a_deleted_queue_means_nothing(
     assert channel.quiet() == []
     channel.ack(1)
     assert channel.quiet() == []
+
+
+def test_a_closed_channel_leaves_no_timer_behind(connect: Callable[..., Client], broker: Broker) -> None:
+    def consume_and_leave() -> None:
+        client = connect()
+        channel = client.channel()
+        channel.declare("q")
+        channel.publish("q", "a")
+        channel.consume("q")
+        channel.ack(channel.delivery().tag)
+        channel.quiet()
+        client.close()
+
+    consume_and_leave()
+    before = broker.call(lambda: len(broker.server.broker.timers))
+    for _ in range(5):
+        consume_and_leave()
+    assert broker.call(lambda: len(broker.server.broker.timers)) == before == 0

@@ -205,11 +205,32 @@ def test_what_is_refused(
     assert (channel.error().code, channel.error().text) == (code, text)
 
 
+@pytest.mark.parametrize("kind", ["x-delayed-message", "x-random"])
+def test_types_of_exchanges_that_come_as_plugins_are_unknown(channel: Channel, kind: str) -> None:
+    channel.send(commands.Exchange.Declare(exchange="x", exchange_type=kind))
+    error = channel.error()
+    assert error.code == 503
+    assert f"unknown exchange type '{kind}'" in error.text
+    assert channel.client.closed is error
+
+
 def test_an_exchange_in_use_is_not_deleted_if_unused(channel: Channel, queues: tuple[str, ...]) -> None:
     channel.exchange("x")
     channel.bind("a", "x")
     channel.send(commands.Exchange.Delete(exchange="x", if_unused=True))
     assert channel.error().text == "PRECONDITION_FAILED - exchange 'x' in vhost '/' in use"
+
+
+def test_routes_of_a_publisher_keep_no_queue_that_is_gone(channel: Channel, broker: Broker) -> None:
+    for number in range(20):
+        channel.declare(f"reply-{number}")
+        channel.publish(f"reply-{number}", "x")
+        channel.delete(f"reply-{number}")
+    channel.declare("q")
+    channel.publish("q", "x")
+    channel.quiet()
+    routes = broker.call(lambda: [each.routes for each in broker.server.broker.connections])
+    assert sum(map(len, routes)) == 1
 
 
 # direct reply-to

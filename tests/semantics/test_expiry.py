@@ -259,6 +259,37 @@ def test_a_delayed_requeue_does_not_stop_the_time(
     assert (broker.depth("q"), broker.depth("dead")) == (0, 1)
 
 
+def test_a_message_that_comes_back_from_a_delay_still_expires(
+    channel: Channel, clock: VirtualClock, broker: Broker
+) -> None:
+    channel.declare("q", arguments={"x-retry-delay-ms": 2000})
+    channel.publish("q", "brief", expiration="1000")
+    got = channel.get("q")
+    assert got is not None
+    channel.nack(got.tag)
+    channel.quiet()
+    clock.advance(10)
+    assert broker.depth("q") == 0
+
+
+def test_what_has_expired_is_buried_in_pieces_and_all_of_it_is(
+    channel: Channel, clock: VirtualClock, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leveret.broker.expiry._AT_ONCE", 5)
+    monkeypatch.setattr("leveret.broker.expiry._LOOK_AHEAD", 3)
+    channel.declare("dead")
+    arguments = {"x-message-ttl": 1000, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    channel.declare("q", arguments=arguments)
+    for number in range(30):
+        channel.publish("q", str(number))
+    channel.quiet()
+    clock.advance(2)
+    broker.wait_until_depth("dead", 30)
+    assert broker.depth("q") == 0
+    channel.consume("dead", no_ack=True)
+    assert channel.texts(30) == [str(number) for number in range(30)]
+
+
 def test_the_head_that_a_length_limit_leaves_expires_in_time(
     channel: Channel, clock: VirtualClock, broker: Broker
 ) -> None:
@@ -394,5 +425,5 @@ def test_messages_that_expire_while_the_disk_is_full_are_not_lost(
     channel.client.own.next(commands.Connection.Blocked)
     channel.client.own.next(commands.Connection.Unblocked)
     clock.advance(0.001)
-    broker.wait_until_depth("dead", 2, timeout_s=5)
+    broker.wait_until_depth("dead", 2)
     assert broker.depth("q") == 0

@@ -154,7 +154,7 @@ def test_expired_messages_wait_for_room(
     assert other.get("q") is None, "what is expired is not delivered"
     disk.heal()
     clock.advance(0.001)
-    broker.wait_until_depth("dead", 3, timeout_s=5)
+    broker.wait_until_depth("dead", 3)
     assert everything(broker, "q", "dead") == Counter(["a", "b", "warm"])
 
 
@@ -169,7 +169,7 @@ def test_a_consumer_is_not_given_expired_messages_while_the_disk_is_full(
     assert channel.quiet() == []
     disk.heal()
     clock.advance(0.001)
-    broker.wait_until_depth("dead", 3, timeout_s=5)
+    broker.wait_until_depth("dead", 3)
     assert everything(broker, "q", "dead") == Counter(["a", "b", "warm"])
 
 
@@ -223,7 +223,7 @@ def test_a_queue_over_its_length_is_trimmed_later(channel: Channel, broker: Brok
     channel.nack(1)
     channel.quiet()
     disk.heal()
-    broker.wait_until_depth("q", 2, timeout_s=5)
+    broker.wait_until_depth("q", 2)
     assert everything(broker, "q", "dead") == Counter(["a", "b", "c", "warm"])
 
 

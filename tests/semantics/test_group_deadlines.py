@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from leveret.broker import deadlines
-from leveret.testing.broker import Broker
 from leveret.testing.clock import VirtualClock
 from tests.semantics.client import Channel
 from tests.semantics.grouping import (
+    Joined,
     Watched,
     comes_after,
     join,
@@ -22,11 +22,6 @@ from tests.semantics.grouping import (
 )
 
 OPEN = Callable[..., Channel]
-
-
-@pytest.fixture
-def billing(broker: Broker) -> Watched:
-    return Watched(broker)
 
 
 def test_every_delivery_has_its_own_deadline(
@@ -48,16 +43,10 @@ def test_every_delivery_has_its_own_deadline(
 
 
 def test_more_than_fit_into_one_turn_go_back_in_several(
-    channel: Channel,
-    open_channel: OPEN,
-    clock: VirtualClock,
-    billing: Watched,
-    monkeypatch: pytest.MonkeyPatch,
+    joined: Joined, clock: VirtualClock, billing: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deadlines, "_AT_ONCE", 3)
-    stream(channel)
-    publish(channel, *numbered(20))
-    member = join(open_channel(), prefetch=20, consume_timeout=1000, delays="1h")
+    member = joined(20, prefetch=20, consume_timeout=1000, delays="1h")
     member.deliveries(20)
     for tag in range(1, 20, 2):  # every second one: ten runs are left
         member.ack(tag)
@@ -78,12 +67,8 @@ def test_a_timeout_counts_as_a_return_and_says_so(
     assert billing.at(lambda each: each.progress.counts) == {0: 1}
 
 
-def test_credit_comes_back_with_the_deadline(
-    channel: Channel, open_channel: OPEN, clock: VirtualClock
-) -> None:
-    stream(channel)
-    publish(channel, *numbered(3))
-    member = join(open_channel(), prefetch=1, consume_timeout=1000, delays="1h")
+def test_credit_comes_back_with_the_deadline(joined: Joined, clock: VirtualClock) -> None:
+    member = joined(3, prefetch=1, consume_timeout=1000, delays="1h")
     taken = []
     for _ in range(3):
         taken += received(member, 1)
@@ -269,15 +254,9 @@ def test_what_was_rolled_back_is_late_once(
 
 
 def test_many_late_settlements_are_few_lines_of_the_log(
-    channel: Channel,
-    open_channel: OPEN,
-    clock: VirtualClock,
-    billing: Watched,
-    caplog: pytest.LogCaptureFixture,
+    joined: Joined, clock: VirtualClock, billing: Watched, caplog: pytest.LogCaptureFixture
 ) -> None:
-    stream(channel)
-    publish(channel, *numbered(20))
-    member = join(open_channel(), prefetch=20, consume_timeout=1000, delays="1h")
+    member = joined(20, prefetch=20, consume_timeout=1000, delays="1h")
     member.deliveries(20)
     clock.advance(1)
     for tag in range(1, 21):

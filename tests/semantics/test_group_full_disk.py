@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from pamqp import commands
 
 from leveret.storage.errors import WriteFailed
 from leveret.testing.broker import Broker
@@ -12,6 +13,7 @@ from leveret.testing.clock import VirtualClock
 from tests.semantics.client import Channel, ClosedByBroker
 from tests.semantics.grouping import (
     Watched,
+    arguments,
     dead_letter,
     join,
     numbered,
@@ -29,11 +31,6 @@ OPEN = Callable[..., Channel]
 @pytest.fixture
 def disk(broker: Broker, open_channel: OPEN) -> Disk:
     return Disk(broker, open_channel())
-
-
-@pytest.fixture
-def billing(broker: Broker) -> Watched:
-    return Watched(broker)
 
 
 def taken(channel: Channel, member: Channel, count: int, **settings: object) -> None:
@@ -165,3 +162,22 @@ def test_a_seek_that_cannot_be_written_is_none_or_holds(
     broker.crash()
     broker.start()
     assert offsets(join(open_channel()).quiet()) == expected
+
+
+@pytest.mark.usefixtures("errors_expected")
+def test_a_group_that_begins_behind_what_could_not_be_written_does_not_hinder_the_nack(
+    channel: Channel, open_channel: OPEN, broker: Broker
+) -> None:
+    stream(channel)
+    publish(channel, "first")
+    member = open_channel().confirm_select()
+    member.qos(10)
+    broker.faults.full_disk()
+    with member.client.together():
+        member.publish("s", "refused")
+        member.send(commands.Basic.Consume(queue="s", consumer_tag="c", arguments=arguments(start="last")))
+    assert member.confirmed(1) == {"ack": 0, "nack": 1}
+    broker.faults.heal_disk()
+    member.answer(commands.Basic.ConsumeOk)
+    publish(open_channel(), "next")
+    assert [each.text for each in member.deliveries(1)] == ["next"]

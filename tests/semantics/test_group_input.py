@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 from pamqp import commands
 
+from leveret.amqp.errors import PreconditionFailed
 from leveret.broker.definitions import PermissionRow
 from leveret.testing.broker import Broker
 from tests.semantics.client import Channel, ClosedByBroker
 from tests.semantics.grouping import (
+    Joined,
     Watched,
     arguments,
     join,
-    numbered,
     offsets,
     publish,
     received,
@@ -24,11 +25,6 @@ from tests.semantics.grouping import (
 )
 
 OPEN = Callable[..., Channel]
-
-
-@pytest.fixture
-def billing(broker: Broker) -> Watched:
-    return Watched(broker)
 
 
 def refusal(channel: Channel, subject: str = "s", *, prefetch: int = 10, **options: Any) -> tuple[int, str]:
@@ -176,11 +172,9 @@ def test_a_member_settles_what_it_takes(channel: Channel, broker: Broker) -> Non
 
 
 def test_a_bad_setting_for_a_group_that_runs_changes_nothing(
-    channel: Channel, open_channel: OPEN, billing: Watched
+    joined: Joined, channel: Channel, billing: Watched
 ) -> None:
-    stream(channel)
-    publish(channel, *numbered(3))
-    member = join(open_channel(), max_span=9)
+    member = joined(3, max_span=9)
     member.deliveries(3)
     before = billing.look(lambda group: group.settings)
     assert refusal(channel, arguments=arguments(max_span=5, delays=""))[0] == 406
@@ -219,11 +213,9 @@ def test_a_member_that_says_nothing_takes_the_group_as_it_is(
 
 
 def test_a_member_can_change_the_settings_for_all(
-    channel: Channel, open_channel: OPEN, broker: Broker, billing: Watched
+    joined: Joined, open_channel: OPEN, broker: Broker, billing: Watched
 ) -> None:
-    stream(channel)
-    publish(channel, *numbered(20))
-    member = join(open_channel(), prefetch=100, max_span=5)
+    member = joined(20, prefetch=100, max_span=5)
     member.deliveries(5)
     other = join(open_channel(), prefetch=1, max_span=7)
     assert len(member.quiet() + other.quiet()) == 2
@@ -233,11 +225,9 @@ def test_a_member_can_change_the_settings_for_all(
 
 
 def test_an_unknown_tag_closes_the_channel_and_what_it_held_comes_again(
-    channel: Channel, open_channel: OPEN, billing: Watched
+    joined: Joined, open_channel: OPEN, billing: Watched
 ) -> None:
-    stream(channel)
-    publish(channel, *numbered(3))
-    member = join(open_channel())
+    member = joined(3)
     member.deliveries(3)
     member.ack(1)
     member.ack(99)
@@ -350,3 +340,10 @@ def test_an_empty_name_stands_for_what_was_declared_last(channel: Channel, open_
     assert received(join(channel, ""), 1) == [0]
     expected = (404, "NOT_FOUND - no previously declared queue")
     assert refusal(open_channel(), "", arguments=arguments()) == expected
+
+
+def test_a_group_reads_what_can_be_written_down(broker: Broker) -> None:
+    groups = broker.server.broker.vhosts["/"].groups
+    with pytest.raises(PreconditionFailed, match="is UTF-8"):
+        broker.call(lambda: groups.open("s\udcff", "billing", {}))
+    assert list(groups) == []

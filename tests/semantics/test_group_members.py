@@ -11,6 +11,7 @@ from leveret.testing.broker import Broker
 from leveret.testing.clock import VirtualClock
 from tests.semantics.client import Channel
 from tests.semantics.grouping import (
+    Joined,
     Watched,
     dead_letter,
     join,
@@ -18,6 +19,7 @@ from tests.semantics.grouping import (
     offsets,
     publish,
     received,
+    restart,
     stream,
     synced,
     topic,
@@ -25,11 +27,6 @@ from tests.semantics.grouping import (
 
 OPEN = Callable[..., Channel]
 MODES = pytest.mark.parametrize("mode", ["concurrent", "orderly"])
-
-
-@pytest.fixture
-def billing(broker: Broker) -> Watched:
-    return Watched(broker)
 
 
 @pytest.fixture
@@ -126,11 +123,9 @@ def test_lost_members_count_towards_the_limit(
 
 
 def test_what_a_member_holds_that_cancels_is_its_own_until_it_is_settled(
-    channel: Channel, open_channel: OPEN, billing: Watched
+    joined: Joined, open_channel: OPEN, billing: Watched
 ) -> None:
-    stream(channel)
-    publish(channel, *numbered(4))
-    leaver = join(open_channel(), delays="0s")
+    leaver = joined(4, delays="0s")
     leaver.deliveries(4)
     other = join(open_channel())
     leaver.cancel()
@@ -146,12 +141,8 @@ def test_what_a_member_holds_that_cancels_is_its_own_until_it_is_settled(
     assert other.quiet() == []
 
 
-def test_a_member_that_comes_back_on_its_channel_is_a_new_one(
-    channel: Channel, open_channel: OPEN, billing: Watched
-) -> None:
-    stream(channel)
-    publish(channel, *numbered(4))
-    member = join(open_channel(), prefetch=2)
+def test_a_member_that_comes_back_on_its_channel_is_a_new_one(joined: Joined, billing: Watched) -> None:
+    member = joined(4, prefetch=2)
     member.deliveries(2)
     member.cancel()
     join(member, prefetch=2)
@@ -218,11 +209,9 @@ def test_in_orderly_mode_there_is_one_message_of_a_partition_at_a_time(
 
 
 def test_in_orderly_mode_a_failure_blocks_the_partition_with_a_delay(
-    channel: Channel, open_channel: OPEN, clock: VirtualClock, billing: Watched
+    joined: Joined, clock: VirtualClock, billing: Watched
 ) -> None:
-    stream(channel)
-    publish(channel, *numbered(3))
-    member = join(open_channel(), mode="orderly", delays="2s 5s")
+    member = joined(3, mode="orderly", delays="2s 5s")
     for tag, seconds in ((1, 2), (2, 5)):
         assert received(member, 1) == [0]
         member.nack(tag)
@@ -249,12 +238,8 @@ def test_in_orderly_mode_other_partitions_go_on_while_one_is_blocked(
     assert taken(member) == [(first.headers["x-stream"], 0)]
 
 
-def test_in_orderly_mode_a_dead_letter_lets_the_next_one_through(
-    channel: Channel, open_channel: OPEN
-) -> None:
-    stream(channel)
-    publish(channel, *numbered(3))
-    member = join(open_channel(), mode="orderly")
+def test_in_orderly_mode_a_dead_letter_lets_the_next_one_through(joined: Joined) -> None:
+    member = joined(3, mode="orderly")
     member.delivery()
     member.reject(1, requeue=False)
     assert received(member, 1) == [1]
@@ -299,11 +284,9 @@ def test_in_orderly_mode_a_partition_moves_when_its_message_is_settled(
 
 @pytest.mark.parametrize("settle", [Channel.ack, Channel.nack, Channel.close])
 def test_in_orderly_mode_nobody_is_served_while_one_who_cancelled_still_works(
-    channel: Channel, open_channel: OPEN, billing: Watched, settle: Callable[..., None]
+    joined: Joined, open_channel: OPEN, billing: Watched, settle: Callable[..., None]
 ) -> None:
-    stream(channel)
-    publish(channel, *numbered(3))
-    leaver = join(open_channel(), mode="orderly", delays="0s")
+    leaver = joined(3, mode="orderly", delays="0s")
     leaver.delivery()
     other = join(open_channel(), tag="other")
     leaver.cancel()
@@ -374,11 +357,7 @@ def test_a_group_on_a_topic_survives_a_restart_with_all_its_partitions(
         if got.headers["x-stream-offset"] != 1:
             member.ack(got.tag)
     synced(member)
-    if clean:
-        broker.restart()
-    else:
-        broker.crash()
-        broker.start()
+    restart(broker, clean=clean)
     settings = orders.look(lambda group: group.settings)
     assert (settings.max_span, settings.delays_ms, settings.mode) == (77, (3000,), "concurrent")
     assert sorted(taken(join(open_channel(), "orders"))) == [(name, 1) for name in partitions]

@@ -13,6 +13,7 @@ from leveret.testing.broker import Broker
 from leveret.testing.clock import VirtualClock
 from tests.semantics.client import Channel
 from tests.semantics.grouping import (
+    Joined,
     Watched,
     dead_letter,
     join,
@@ -20,6 +21,7 @@ from tests.semantics.grouping import (
     offsets,
     publish,
     received,
+    restart,
     stream,
     synced,
     topic,
@@ -27,11 +29,6 @@ from tests.semantics.grouping import (
 
 OPEN = Callable[..., Channel]
 MODES = pytest.mark.parametrize("mode", ["concurrent", "orderly"])
-
-
-@pytest.fixture
-def billing(broker: Broker) -> Watched:
-    return Watched(broker)
 
 
 def journal(billing: Watched) -> list[Entry]:
@@ -47,12 +44,8 @@ def journal(billing: Watched) -> list[Entry]:
 # seek
 
 
-def test_a_seek_back_brings_everything_again_from_there(
-    channel: Channel, open_channel: OPEN, billing: Watched
-) -> None:
-    stream(channel)
-    publish(channel, *numbered(5))
-    member = join(open_channel())
+def test_a_seek_back_brings_everything_again_from_there(joined: Joined, billing: Watched) -> None:
+    member = joined(5)
     member.deliveries(5)
     member.ack(0, multiple=True)
     member.quiet()
@@ -61,24 +54,16 @@ def test_a_seek_back_brings_everything_again_from_there(
     assert received(member, 3) == [2, 3, 4]
 
 
-def test_a_seek_ahead_leaves_out_what_lies_between(
-    channel: Channel, open_channel: OPEN, billing: Watched
-) -> None:
-    stream(channel)
-    publish(channel, *numbered(5))
-    member = join(open_channel(), prefetch=1)
+def test_a_seek_ahead_leaves_out_what_lies_between(joined: Joined, billing: Watched) -> None:
+    member = joined(5, prefetch=1)
     member.delivery()
     billing.seek(4)
     assert received(member, 1) == [4]
     assert (billing.watermark(), billing.lag()) == (4, 1)
 
 
-def test_a_seek_to_the_end_waits_for_what_comes(
-    channel: Channel, open_channel: OPEN, billing: Watched
-) -> None:
-    stream(channel)
-    publish(channel, *numbered(5))
-    member = join(open_channel(), prefetch=1)
+def test_a_seek_to_the_end_waits_for_what_comes(joined: Joined, channel: Channel, billing: Watched) -> None:
+    member = joined(5, prefetch=1)
     member.delivery()
     billing.seek(5)
     assert (member.quiet(), billing.lag()) == ([], 0)
@@ -86,13 +71,21 @@ def test_a_seek_to_the_end_waits_for_what_comes(
     assert received(member, 1) == [5]
 
 
+def test_a_seek_beyond_the_end_changes_nothing(joined: Joined, billing: Watched) -> None:
+    member = joined(3)
+    member.deliveries(3)
+    with pytest.raises(StorageError):
+        billing.seek(99)
+    member.ack(1)
+    member.quiet()
+    assert (billing.watermark(), billing.in_flight(), billing.stale_acks()) == (1, 2, 0)
+
+
 @MODES
 def test_after_a_seek_acks_of_what_was_in_flight_are_refused(
-    channel: Channel, open_channel: OPEN, billing: Watched, mode: str
+    joined: Joined, billing: Watched, mode: str
 ) -> None:
-    stream(channel)
-    publish(channel, *numbered(3))
-    member = join(open_channel(), mode=mode)
+    member = joined(3, mode=mode)
     held = len(member.quiet())
     billing.seek(0)
     assert received(member, held) == list(range(held))
@@ -105,11 +98,9 @@ def test_after_a_seek_acks_of_what_was_in_flight_are_refused(
 
 
 def test_a_seek_forgets_delays_attempts_and_errors(
-    channel: Channel, open_channel: OPEN, clock: VirtualClock, billing: Watched
+    joined: Joined, clock: VirtualClock, billing: Watched
 ) -> None:
-    stream(channel)
-    publish(channel, *numbered(2))
-    member = join(open_channel(), delays="10s", max_reconsume=1)
+    member = joined(2, delays="10s", max_reconsume=1)
     member.deliveries(2)
     member.nack(1)
     member.quiet()
@@ -124,11 +115,9 @@ def test_a_seek_forgets_delays_attempts_and_errors(
 
 @pytest.mark.parametrize("clean", [True, False])
 def test_a_seek_survives_a_restart(
-    channel: Channel, open_channel: OPEN, broker: Broker, billing: Watched, clean: bool
+    joined: Joined, open_channel: OPEN, broker: Broker, billing: Watched, clean: bool
 ) -> None:
-    stream(channel)
-    publish(channel, *numbered(6))
-    member = join(open_channel(), prefetch=6)
+    member = joined(6, prefetch=6)
     member.deliveries(6)
     member.ack(0, multiple=True)
     member.quiet()
@@ -136,11 +125,7 @@ def test_a_seek_survives_a_restart(
     got = member.deliveries(4)
     member.ack(got[1].tag)
     synced(member)
-    if clean:
-        broker.restart()
-    else:
-        broker.crash()
-        broker.start()
+    restart(broker, clean=clean)
     assert offsets(join(open_channel()).quiet()) == [2, 4, 5]
 
 
@@ -192,11 +177,9 @@ def test_a_seek_of_one_partition_leaves_the_others_alone(
 
 
 def test_a_skipped_message_is_settled_whoever_has_it(
-    channel: Channel, open_channel: OPEN, clock: VirtualClock, billing: Watched
+    joined: Joined, channel: Channel, clock: VirtualClock, billing: Watched
 ) -> None:
-    stream(channel)
-    publish(channel, *numbered(4))
-    member = join(open_channel(), prefetch=3, delays="10s")
+    member = joined(4, prefetch=3, delays="10s")
     member.deliveries(3)
     member.nack(2)
     assert offsets(member.quiet()) == [3]
@@ -227,11 +210,9 @@ def test_a_skipped_message_is_no_dead_letter_and_its_reason_is_written_down(
 
 
 def test_in_orderly_mode_a_skip_lets_the_next_one_through(
-    channel: Channel, open_channel: OPEN, clock: VirtualClock, billing: Watched
+    joined: Joined, clock: VirtualClock, billing: Watched
 ) -> None:
-    stream(channel)
-    publish(channel, *numbered(3))
-    member = join(open_channel(), mode="orderly", delays="1h")
+    member = joined(3, mode="orderly", delays="1h")
     member.delivery()
     billing.skip(0)
     assert received(member, 1) == [1]
@@ -241,12 +222,8 @@ def test_in_orderly_mode_a_skip_lets_the_next_one_through(
     assert received(member, 1) == [2]
 
 
-def test_what_is_settled_or_not_there_cannot_be_skipped(
-    channel: Channel, open_channel: OPEN, billing: Watched
-) -> None:
-    stream(channel)
-    publish(channel, *numbered(2))
-    member = join(open_channel())
+def test_what_is_settled_or_not_there_cannot_be_skipped(joined: Joined, billing: Watched) -> None:
+    member = joined(2)
     member.deliveries(2)
     member.ack(1)
     member.quiet()
@@ -290,15 +267,29 @@ def test_a_pause_survives_a_restart_and_holds_for_new_members(
     assert received(member, 2) == [0, 1]
 
 
+def test_what_was_published_during_a_pause_comes_when_it_is_synced_after_it(
+    channel: Channel, open_channel: OPEN, broker: Broker, billing: Watched
+) -> None:
+    stream(channel)
+    publish(channel, "first")
+    member = join(open_channel())
+    member.ack(member.delivery().tag)
+    member.quiet()
+    billing.change(paused=True)
+    broker.faults.slow_disk(0.05)
+    channel.publish("s", "second")
+    channel.quiet()
+    billing.change(paused=False)
+    assert received(member, 1) == [1]
+
+
 # the end of a group
 
 
 def test_members_of_a_deleted_group_are_told_and_what_they_hold_is_nobodys(
-    channel: Channel, open_channel: OPEN, billing: Watched
+    joined: Joined, open_channel: OPEN, billing: Watched
 ) -> None:
-    stream(channel)
-    publish(channel, *numbered(3))
-    member = join(open_channel(), tag="member")
+    member = joined(3, tag="member")
     member.deliveries(3)
     billing.delete()
     assert member.next(commands.Basic.Cancel).method.consumer_tag == "member"
@@ -311,32 +302,24 @@ def test_members_of_a_deleted_group_are_told_and_what_they_hold_is_nobodys(
 
 @pytest.mark.parametrize("clean", [True, False])
 def test_a_deleted_group_stays_away_with_its_cursor_and_its_name_can_be_used_again(
-    channel: Channel, open_channel: OPEN, broker: Broker, billing: Watched, clean: bool
+    joined: Joined, channel: Channel, open_channel: OPEN, broker: Broker, billing: Watched, clean: bool
 ) -> None:
-    stream(channel)
-    publish(channel, *numbered(3))
-    member = join(open_channel(), max_span=9)
+    member = joined(3, max_span=9)
     member.deliveries(3)
     member.ack(0, multiple=True)
     member.quiet()
     billing.delete()
     synced(channel)
-    if clean:
-        broker.restart()
-    else:
-        broker.crash()
-        broker.start()
+    restart(broker, clean=clean)
     assert broker.call(lambda: list(billing.vhost.queues["s"].log.cursors)) == ["queue"]
     assert offsets(join(open_channel()).quiet()) == [0, 1, 2]
     assert billing.look(lambda group: group.settings.max_span) == 2000
 
 
 def test_a_group_goes_with_its_stream(
-    channel: Channel, open_channel: OPEN, broker: Broker, billing: Watched
+    joined: Joined, channel: Channel, open_channel: OPEN, broker: Broker, billing: Watched
 ) -> None:
-    stream(channel)
-    publish(channel, *numbered(3))
-    member = join(open_channel(), tag="member")
+    member = joined(3, tag="member")
     member.deliveries(3)
     channel.delete("s")
     assert member.next(commands.Basic.Cancel).method.consumer_tag == "member"

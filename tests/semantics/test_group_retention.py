@@ -17,11 +17,6 @@ SMALL_FILES = {"x-stream-max-segment-size-bytes": 1000}
 BODY = "x" * 400
 
 
-@pytest.fixture
-def billing(broker: Broker) -> Watched:
-    return Watched(broker)
-
-
 def checkpoint(broker: Broker) -> None:
     """Two, as the server makes them when the first one shows that something can go."""
     for _ in range(2):
@@ -73,7 +68,7 @@ def test_what_is_too_old_goes_also_while_it_is_in_memory_only(
     publish(channel, "a")
     for _ in range(20):
         clock.advance(10)
-    broker.wait_until_depth("s", 0, timeout_s=2)
+    broker.wait_until_depth("s", 0)
 
 
 def test_what_is_too_much_goes_from_the_front(

@@ -27,11 +27,6 @@ OPEN = Callable[..., Channel]
 LEVELS_S = [1, 5, 10, 30, *(60 * minutes for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 60, 120))]
 
 
-@pytest.fixture
-def billing(broker: Broker) -> Watched:
-    return Watched(broker)
-
-
 def send_back(channel: Channel, tag: int, delay_ms: int, **headers: Any) -> None:
     """With a delay of the client's choice."""
     wish = {"x-delivery-tag": tag, "x-delay": delay_ms, **headers}
@@ -139,6 +134,26 @@ def test_a_return_of_several_at_once_counts_each(
     assert offsets(member.quiet()) == [1, 2]
     clock.advance(4)
     assert offsets(member.quiet()) == [0]
+
+
+def test_an_old_delay_does_not_end_a_later_one(
+    channel: Channel, open_channel: OPEN, clock: VirtualClock, billing: Watched
+) -> None:
+    stream(channel)
+    publish(channel, "a")
+    member = join(open_channel(), delays="10s 60s")
+    member.nack(member.delivery().tag)
+    member.quiet()
+    billing.skip(0)
+    billing.act(lambda group: group.partitions["s"].cursor.recall([(0, 1)]))
+    billing.act(lambda group: group.partitions["s"].wake())
+    clock.advance(5)
+    member.nack(member.delivery().tag)
+    member.quiet()
+    clock.advance(9)
+    assert member.quiet() == []
+    clock.advance(1)
+    assert received(member, 1) == [0]
 
 
 # a delay of the client's choice

@@ -12,6 +12,7 @@ from leveret.testing.broker import Broker
 from leveret.testing.clock import VirtualClock
 from tests.semantics.client import Channel
 from tests.semantics.grouping import (
+    Joined,
     Watched,
     dead_letter,
     join,
@@ -19,17 +20,13 @@ from tests.semantics.grouping import (
     offsets,
     publish,
     received,
+    restart,
     stream,
     synced,
 )
 
 OPEN = Callable[..., Channel]
 STUCK, LAST = 2101, 2200
-
-
-@pytest.fixture
-def billing(broker: Broker) -> Watched:
-    return Watched(broker)
 
 
 # the document's example
@@ -152,11 +149,9 @@ def test_after_the_last_attempt_the_stuck_message_is_a_dead_letter(
 
 
 def test_progress_is_the_lowest_unsettled_offset_and_the_holes_are_kept(
-    channel: Channel, open_channel: OPEN, billing: Watched
+    joined: Joined, billing: Watched
 ) -> None:
-    stream(channel)
-    publish(channel, *numbered(10))
-    member = join(open_channel())
+    member = joined(10)
     got = member.deliveries(10)
     for number in (9, 0, 4, 5, 1, 7):
         member.ack(got[number].tag)
@@ -169,20 +164,14 @@ def test_progress_is_the_lowest_unsettled_offset_and_the_holes_are_kept(
 
 @pytest.mark.parametrize("clean", [True, False])
 def test_the_holes_survive_a_restart(
-    channel: Channel, open_channel: OPEN, broker: Broker, billing: Watched, clean: bool
+    joined: Joined, open_channel: OPEN, broker: Broker, billing: Watched, clean: bool
 ) -> None:
-    stream(channel)
-    publish(channel, *numbered(10))
-    member = join(open_channel())
+    member = joined(10)
     got = member.deliveries(10)
     for number in (9, 0, 4, 5, 1, 7):
         member.ack(got[number].tag)
     synced(member)
-    if clean:
-        broker.restart()
-    else:
-        broker.crash()
-        broker.start()
+    restart(broker, clean=clean)
     assert billing.watermark() == 2
     again = join(open_channel()).quiet()
     assert offsets(again) == [2, 3, 6, 8]
@@ -190,11 +179,9 @@ def test_the_holes_survive_a_restart(
 
 
 def test_acks_may_cover_several_and_partitions_of_one_channel_share_the_tags(
-    channel: Channel, open_channel: OPEN, billing: Watched
+    joined: Joined, billing: Watched
 ) -> None:
-    stream(channel)
-    publish(channel, *numbered(6))
-    member = join(open_channel())
+    member = joined(6)
     member.deliveries(6)
     member.ack(3, multiple=True)
     member.quiet()
@@ -264,10 +251,8 @@ def test_headers_of_the_same_name_are_the_brokers(channel: Channel, open_channel
 # credit and span
 
 
-def test_a_member_holds_no_more_than_its_prefetch(channel: Channel, open_channel: OPEN) -> None:
-    stream(channel)
-    publish(channel, *numbered(10))
-    member = join(open_channel(), prefetch=3)
+def test_a_member_holds_no_more_than_its_prefetch(joined: Joined) -> None:
+    member = joined(10, prefetch=3)
     assert offsets(member.quiet()) == [0, 1, 2]
     member.ack(2)
     assert offsets(member.quiet()) == [3]
@@ -276,11 +261,9 @@ def test_a_member_holds_no_more_than_its_prefetch(channel: Channel, open_channel
 
 
 def test_nothing_is_delivered_beyond_the_lowest_unsettled_and_the_span(
-    channel: Channel, open_channel: OPEN, billing: Watched
+    joined: Joined, billing: Watched
 ) -> None:
-    stream(channel)
-    publish(channel, *numbered(20))
-    member = join(open_channel(), prefetch=100, max_span=5)
+    member = joined(20, prefetch=100, max_span=5)
     assert offsets(member.quiet()) == [0, 1, 2, 3, 4]
     for tag in (2, 3, 4, 5):
         member.ack(tag)
@@ -293,11 +276,9 @@ def test_nothing_is_delivered_beyond_the_lowest_unsettled_and_the_span(
 
 
 def test_numbers_that_a_crash_has_left_out_do_not_count_for_the_span(
-    broker: Broker, channel: Channel, open_channel: OPEN
+    joined: Joined, broker: Broker, channel: Channel, open_channel: OPEN
 ) -> None:
-    stream(channel)
-    publish(channel, *numbered(4))
-    member = join(open_channel(), prefetch=100, max_span=6)
+    member = joined(4, prefetch=100, max_span=6)
     member.deliveries(4)
     for tag in (2, 3, 4):
         member.ack(tag)
@@ -315,12 +296,8 @@ def test_numbers_that_a_crash_has_left_out_do_not_count_for_the_span(
     assert offsets(member.quiet()) == [held, first, second]
 
 
-def test_the_span_can_be_changed_while_it_holds_a_member_up(
-    channel: Channel, open_channel: OPEN, billing: Watched
-) -> None:
-    stream(channel)
-    publish(channel, *numbered(20))
-    member = join(open_channel(), prefetch=100, max_span=5)
+def test_the_span_can_be_changed_while_it_holds_a_member_up(joined: Joined, billing: Watched) -> None:
+    member = joined(20, prefetch=100, max_span=5)
     member.deliveries(5)
     billing.change(max_span=8)
     assert received(member, 3) == [5, 6, 7]
@@ -333,11 +310,9 @@ def test_the_span_can_be_changed_while_it_holds_a_member_up(
 
 
 def test_what_was_sent_back_is_left_out_of_span_and_progress(
-    channel: Channel, open_channel: OPEN, clock: VirtualClock, billing: Watched
+    joined: Joined, clock: VirtualClock, billing: Watched
 ) -> None:
-    stream(channel)
-    publish(channel, *numbered(20))
-    member = join(open_channel(), prefetch=100, max_span=3, delays="10s")
+    member = joined(20, prefetch=100, max_span=3, delays="10s")
     member.deliveries(3)
     member.nack(1)
     assert offsets(member.quiet()) == [3]
@@ -369,11 +344,9 @@ def begun(channel: Channel, open_channel: OPEN, start: object) -> list[int]:
     ],
 )
 def test_a_new_group_begins_where_its_first_member_says(
-    channel: Channel, open_channel: OPEN, start: object, expected: list[int]
+    joined: Joined, channel: Channel, start: object, expected: list[int]
 ) -> None:
-    stream(channel)
-    publish(channel, *numbered(4))
-    member = join(open_channel(), start=start)
+    member = joined(4, start=start)
     assert offsets(member.quiet()) == expected
     publish(channel, "new")
     assert received(member, 1) == [4]
@@ -400,11 +373,9 @@ def test_the_default_is_the_first_message(channel: Channel, open_channel: OPEN) 
 
 
 def test_a_group_that_exists_goes_on_where_it_was_whatever_a_member_says(
-    channel: Channel, open_channel: OPEN
+    joined: Joined, open_channel: OPEN
 ) -> None:
-    stream(channel)
-    publish(channel, *numbered(4))
-    member = join(open_channel())
+    member = joined(4)
     member.deliveries(4)
     member.ack(2, multiple=True)
     member.close()

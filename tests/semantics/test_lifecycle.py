@@ -6,21 +6,26 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+import pika
 import pytest
 from pamqp import commands, frame, heartbeat
+from pika.exceptions import ConnectionClosedByBroker
 
+from leveret.amqp import frames, methods, properties
 from leveret.server import socket as server_socket
 from leveret.testing.broker import Broker
+from leveret.testing.clock import VirtualClock
 from leveret.testing.disk import Operation
+from tests.processes import WAIT_S
 from tests.semantics.client import CAPABILITIES, Channel, Client, ClosedByBroker, Lost
 
 # the handshake
 
 
 def raw(broker: Broker) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", broker.port), timeout=10)
+    return socket.create_connection(("127.0.0.1", broker.port), timeout=WAIT_S)
 
 
 @pytest.mark.parametrize(
@@ -54,8 +59,10 @@ def test_the_broker_says_what_it_is(connect: Callable[..., Client]) -> None:
             "per_consumer_qos",
             "direct_reply_to",
             "delayed_requeue",
+            "begun_marks",
             "publisher_dedup",
             "consumer_groups",
+            "queue_peek",
         ),
         True,
     )
@@ -152,6 +159,12 @@ def test_a_protocol_error_ends_the_connection_and_requeues_what_it_held(
     assert broker.depth("q") == 1
 
 
+def test_credit_is_a_method_that_nobody_knows(channel: Channel) -> None:
+    basic_credit = b"\x00\x3c\x00\xc8\x01c\x00\x00\x00\x01\x00"  # class 60, method 200: tag, credit, drain
+    channel.client.send(b"\x01\x00\x01" + len(basic_credit).to_bytes(4, "big") + basic_credit + b"\xce")
+    assert channel.error().code == 540
+
+
 def test_a_channel_error_leaves_the_others_alone(channel: Channel) -> None:
     other = channel.client.channel()
     channel.send(commands.Queue.Declare(queue="missing", passive=True))
@@ -162,6 +175,18 @@ def test_a_channel_error_leaves_the_others_alone(channel: Channel) -> None:
     other.declare("q")
     channel.client.channels.pop(channel.number)
     assert other.count("q") == 0
+
+
+def test_a_client_may_leave_a_message_unfinished_when_its_channel_was_closed(channel: Channel) -> None:
+    publish = methods.make(
+        commands.Basic.Publish, ticket=0, exchange="nowhere", routing_key="", mandatory=False, immediate=False
+    )
+    with channel.client.together():
+        channel.publish("", "x", exchange="nowhere")
+        channel.client.send(methods.frame(channel.number, publish))
+        channel.client.send(frames.frame(frames.HEADER, channel.number, properties.encode({}, 100)))
+    assert channel.error().code == 404  # and the client has answered it with close-ok
+    assert channel.client.channel().declare("q").queue == "q"
 
 
 def test_one_channel_too_many(connect: Callable[..., Client]) -> None:
@@ -195,6 +220,21 @@ def test_a_silent_peer_is_dropped_and_what_it_held_is_requeued(
     broker.wait_until_depth("q", 1)
     got = open_channel().get("q")
     assert (got.text, got.redelivered) == ("a", True)
+
+
+@pytest.mark.usefixtures("errors_expected")
+def test_a_peer_that_neither_reads_nor_sends_is_dead_however_much_it_has_not_read(
+    connect: Callable[..., Client], broker: Broker
+) -> None:
+    publisher = connect().channel()
+    publisher.declare("q")
+    for _ in range(24):
+        publisher.publish("q", b"x" * 1_000_000)
+    broker.wait_until_depth("q", 24)
+    silent = connect(heartbeat_s=1).channel()
+    silent.send(commands.Basic.Consume(queue="q", consumer_tag="c"))
+    broker.wait_until(lambda: broker.server.broker.vhosts["/"].queue("q").unacked > 0, "it holds something")
+    broker.wait_until_depth("q", 24)
 
 
 def test_a_peer_that_sends_heartbeats_is_alive(connect: Callable[..., Client]) -> None:
@@ -276,7 +316,7 @@ def test_a_publisher_that_is_faster_than_the_disk_is_not_read_from(channel: Chan
     def before(operation: Operation) -> None:
         if operation.kind == "sync":
             waiting.set()
-            assert go.wait(60)
+            assert go.wait(WAIT_S)
 
     assert broker.disk is not None
     broker.disk.before = before
@@ -297,7 +337,7 @@ def test_a_publisher_that_is_faster_than_the_disk_is_not_read_from(channel: Chan
     assert unsynced < 48 << 20
     assert taken < count, "the rest of 70 MB has not been read"
     assert channel.confirmed(count) == {"ack": count, "nack": 0}
-    sending.join(10)
+    sending.join(WAIT_S)
     assert broker.depth("q") == count + 1
 
 
@@ -308,7 +348,7 @@ def test_a_graceful_stop_says_goodbye(channel: Channel, broker: Broker) -> None:
     stopping = threading.Thread(target=broker.stop)
     stopping.start()
     error = channel.error()
-    stopping.join(10)
+    stopping.join(WAIT_S)
     assert (error.code, error.text) == (
         320,
         "CONNECTION_FORCED - broker forced connection closure with reason 'shutdown'",
@@ -316,8 +356,25 @@ def test_a_graceful_stop_says_goodbye(channel: Channel, broker: Broker) -> None:
     channel.client.read_to_the_end()
 
 
-def test_a_graceful_stop_confirms_first_what_it_has_taken(channel: Channel, broker: Broker) -> None:
-    broker.server._goodbye_s = 20.0
+# pika logs the close as an error
+@pytest.mark.usefixtures("errors_expected")
+def test_a_broker_that_stops_tells_its_clients(broker: Broker) -> None:
+    connection = pika.BlockingConnection(pika.URLParameters(broker.url))
+    broker.stop()
+    with pytest.raises(ConnectionClosedByBroker, match="CONNECTION_FORCED") as caught:
+        connection.process_data_events(time_limit=10)
+    assert caught.value.reply_code == 320
+
+
+@pytest.fixture
+def patient(clock: VirtualClock) -> Iterator[Broker]:
+    """A broker that waits for its clients when it stops."""
+    with Broker(clock=clock, goodbye_s=20.0) as broker:
+        yield broker
+
+
+def test_a_graceful_stop_confirms_first_what_it_has_taken(patient: Broker) -> None:
+    broker, channel = patient, Client(patient.port).channel()
     channel.declare("q")
     channel.confirm_select()
     channel.publish_confirmed("q", "warm")
@@ -326,19 +383,19 @@ def test_a_graceful_stop_confirms_first_what_it_has_taken(channel: Channel, brok
     def before(operation: Operation) -> None:
         if operation.kind == "sync":
             waiting.set()
-            assert go.wait(10)
+            assert go.wait(WAIT_S)
 
     assert broker.disk is not None
     broker.disk.before = before
     channel.publish("q", "a")
-    assert waiting.wait(10)
+    assert waiting.wait(WAIT_S)
     stopping = threading.Thread(target=broker.stop)
     stopping.start()
     broker.disk.before = None
     go.set()
     assert channel.confirmed(1) == {"ack": 1, "nack": 0}
     assert channel.error().code == 320
-    stopping.join(10)
+    stopping.join(WAIT_S)
     broker.start()
     again = Client(broker.port).channel()
     assert again.get_all("q") == ["warm", "a"]
@@ -379,3 +436,36 @@ def test_update_secret_is_answered(channel: Channel) -> None:
     channel.client.own.call(
         commands.Connection.UpdateSecret("new", "rotation"), commands.Connection.UpdateSecretOk
     )
+
+
+def closed(client: Client) -> Client:
+    """Close a connection, and leave its socket open."""
+    client.own.call(commands.Connection.Close(200, "", 0, 0), commands.Connection.CloseOk)
+    return client
+
+
+def test_what_a_client_writes_after_close_ok_is_read_and_discarded(connect: Callable[..., Client]) -> None:
+    """amqplib goes on writing what it has in its buffers; with an error there its close never ends."""
+    client = closed(connect())
+    client.socket.sendall(bytes(4 << 20))
+    client.socket.shutdown(socket.SHUT_WR)
+    assert client.socket.recv(1) == b""
+
+
+def test_a_client_that_keeps_its_socket_after_close_ok_is_cut_off(
+    connect: Callable[..., Client], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_socket, "_CLOSE_S", 0.0)
+    assert closed(connect()).socket.recv(1) == b""
+
+
+def test_publishers_held_back_after_close_ok_are_still_read(
+    connect: Callable[..., Client], broker: Broker
+) -> None:
+    client = connect()
+    client.channel().publish("nowhere")
+    closed(client)
+    broker.call(lambda: [each.hold_back(True) for each in broker.server.turns.sockets.values()])
+    client.socket.sendall(bytes(4 << 20))
+    client.socket.shutdown(socket.SHUT_WR)
+    assert client.socket.recv(1) == b""

@@ -144,7 +144,7 @@ class History:
         return found
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.histories(sample=6, full=30)
 def test_power_losses_break_no_promise(seed: int) -> None:
     history = History(seed)
     things = ["publish", "sync", "get", "get", "settle", "settle", "commit", "wait"]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
 from pamqp import commands
 
 from leveret.testing.broker import Broker
-from tests.semantics.client import Channel
+from leveret.testing.clock import VirtualClock
+from tests.semantics.client import Channel, Client
 
 
 @pytest.fixture
@@ -30,6 +32,25 @@ def test_a_consumer_gets_no_more_than_it_may_hold(full: Channel) -> None:
     assert [each.text for each in full.quiet()] == ["3"]
     full.ack(4, multiple=True)
     assert [each.text for each in full.quiet()] == ["4", "5", "6"]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 5])
+def test_a_shared_limit_is_shared_by_all_queues(channel: Channel, limit: int) -> None:
+    queues = ["one", "two", "three"]
+    for queue in queues:
+        channel.declare(queue)
+        with channel.client.together():
+            for _ in range(40):
+                channel.publish(queue, queue)
+    channel.qos(limit, shared=True)
+    for queue in queues:
+        channel.consume(queue, queue)
+    served: Counter[str] = Counter()
+    while sum(served.values()) < 60:
+        delivery = channel.delivery()
+        served[delivery.text] += 1
+        channel.ack(delivery.tag)
+    assert all(15 <= served[queue] <= 25 for queue in queues), served
 
 
 @pytest.mark.parametrize("settle", [Channel.ack, Channel.nack, Channel.reject])
@@ -127,6 +148,21 @@ def test_deliveries_without_acknowledgement_ignore_the_limit(full: Channel) -> N
     assert len(full.quiet()) == 20
 
 
+def test_a_consumer_without_acks_waits_while_the_shared_limit_is_reached(channel: Channel) -> None:
+    channel.declare("acked")
+    channel.declare("unacked")
+    channel.qos(1, shared=True)
+    channel.consume("acked", "acks")
+    channel.publish("acked", "held")
+    assert channel.delivery().text == "held"
+    channel.consume("unacked", "does not ack", no_ack=True)
+    for text in "abc":
+        channel.publish("unacked", text)
+    assert not channel.quiet()
+    channel.ack(1)
+    assert [each.text for each in channel.quiet()] == ["a", "b", "c"]
+
+
 def test_a_limit_in_bytes_is_not_implemented(channel: Channel) -> None:
     channel.send(commands.Basic.Qos(prefetch_size=1))
     assert (channel.error().code, channel.error().text) == (540, "NOT_IMPLEMENTED - prefetch_size!=0 (1)")
@@ -182,3 +218,19 @@ def test_a_consumer_that_does_not_read_does_not_fill_the_brokers_memory(
     assert broker.call(unsent) < 4 << 20
     assert broker.depth("q") > 50, "most of 20 MB waits in the queue"
     assert len(deaf.deliveries(200)) == 200, "and comes when it is read"
+
+
+def test_a_limit_that_py_amqp_raises_reaches_a_consumer_that_holds_all_it_may(
+    connect: Callable[..., Client], clock: VirtualClock
+) -> None:
+    channel = connect(product="py-amqp").channel()
+    channel.declare("q")
+    channel.qos(1)
+    channel.consume("q")
+    for text in "abc":
+        channel.publish("q", text)
+    assert channel.delivery().text == "a"
+    assert channel.quiet() == []
+    channel.qos(2)
+    clock.advance(1)
+    assert [got.text for got in channel.quiet()] == ["b"]

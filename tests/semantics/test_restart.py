@@ -75,6 +75,21 @@ def test_durable_definitions_survive(
         open_channel().declare("q")
 
 
+def test_what_is_durable_is_there_after_a_restart_with_its_bindings(
+    channel: Channel, open_channel: Callable[[], Channel], broker: Broker
+) -> None:
+    for name, durable in (("kept", True), ("lost", False)):
+        channel.exchange(f"{name}-x", durable=durable)
+        channel.declare(f"{name}-q", durable=durable)
+    channel.bind("kept-q", "kept-x")
+    broker.restart()
+    again = open_channel()
+    again.publish("", "1", exchange="kept-x")
+    assert again.get_all("kept-q") == ["1"]
+    assert missing(again, commands.Exchange.Declare(exchange="lost-x", passive=True))
+    assert missing(again, commands.Queue.Declare(queue="lost-q", passive=True))
+
+
 @ENDS
 def test_deleted_definitions_stay_deleted(
     channel: Channel, open_channel: Callable[[], Channel], broker: Broker, end: End

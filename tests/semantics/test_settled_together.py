@@ -83,7 +83,7 @@ def test_the_strangest_tags_among_others_are_unknown_and_no_more(
     assert channel.count("q") == (1 not in tags)
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.histories(sample=6, full=25)
 def test_one_read_does_what_many_reads_do(open_channel: OPEN, seed: int) -> None:
     steps = script(Random(seed))
     one_by_one = outcome(open_channel, steps, together=False)

@@ -19,6 +19,7 @@ from pamqp import commands
 from leveret.testing.broker import Broker
 from leveret.testing.clock import VirtualClock
 from leveret.testing.disk import Operation
+from tests.processes import WAIT_S
 from tests.semantics.client import Channel, ClosedByBroker
 from tests.semantics.grouping import STREAM, numbered, offsets, publish, received, stream
 
@@ -54,7 +55,7 @@ def syncs_held(broker: Broker) -> Iterator[threading.Event]:
     def before(operation: Operation) -> None:
         if operation.kind == "sync":
             begun.set()
-            assert go.wait(20)
+            assert go.wait(WAIT_S)
 
     assert broker.disk is not None
     broker.disk.before = before
@@ -116,6 +117,19 @@ def test_a_reader_begins_where_it_says(
 ) -> None:
     clock.advance(5)
     assert offsets(read(open_channel(), offset).quiet()) == found
+
+
+def test_last_is_the_last_message_also_after_a_crash(
+    channel: Channel, open_channel: OPEN, broker: Broker
+) -> None:
+    stream(channel)
+    publish(channel, *numbered(3))
+    broker.crash()
+    broker.start()
+    reader = open_channel()
+    reader.qos(10)
+    reader.consume("s", arguments={"x-stream-offset": "last"})
+    assert offsets(reader.quiet()) == [2]
 
 
 def test_next_and_silence_mean_what_comes_from_now_on(filled: Channel, open_channel: OPEN) -> None:
@@ -420,7 +434,7 @@ def test_what_is_not_synced_is_neither_confirmed_nor_seen(
     late = open_channel()
     with syncs_held(broker) as begun:
         publisher.publish("s", "transient", delivery_mode=1)
-        assert begun.wait(10)
+        assert begun.wait(WAIT_S)
         publisher.publish("s", "persistent")
         assert publisher.quiet() == []
         assert reader.quiet() == []

@@ -11,6 +11,7 @@ from pamqp import commands
 
 from leveret.testing.broker import Broker
 from leveret.testing.disk import Operation
+from tests.processes import WAIT_S
 from tests.semantics.client import Channel
 
 
@@ -214,7 +215,7 @@ def test_commit_ok_comes_after_the_sync(tx: Channel, broker: Broker) -> None:
     def before(operation: Operation) -> None:
         if operation.kind == "sync":
             waiting.set()
-            assert go.wait(20)
+            assert go.wait(WAIT_S)
 
     assert broker.disk is not None
     broker.disk.before = before
@@ -222,7 +223,7 @@ def test_commit_ok_comes_after_the_sync(tx: Channel, broker: Broker) -> None:
     try:
         tx.publish("one", "a")
         tx.send(commands.Tx.Commit())
-        assert waiting.wait(10)
+        assert waiting.wait(WAIT_S)
         other.quiet()
         assert not tx.answers
     finally:
@@ -231,7 +232,7 @@ def test_commit_ok_comes_after_the_sync(tx: Channel, broker: Broker) -> None:
     tx.answer(commands.Tx.CommitOk)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.histories(sample=6, full=20)
 def test_what_is_committed_survives_a_power_loss(
     broker: Broker, open_channel: Callable[[], Channel], seed: int
 ) -> None:
@@ -251,7 +252,7 @@ def test_what_is_committed_survives_a_power_loss(
     assert state(open_channel(), "one", "two", "done") == {"one": ["a"], "two": ["a"], "done": []}
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.histories(sample=6, full=40)
 def test_a_commit_that_a_power_loss_meets_happens_wholly_or_not_at_all(
     broker: Broker, open_channel: Callable[[], Channel], seed: int
 ) -> None:

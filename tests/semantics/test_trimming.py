@@ -23,7 +23,7 @@ from leveret.storage.offsets import Range
 from leveret.storage.records import PERSISTENT, Message, Record
 from leveret.testing.broker import Broker
 from tests.semantics.client import Channel
-from tests.server.asking import Asking
+from tests.server.bulk_requests import Asking
 
 DEAD_LETTERS = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
 EACH_BYTES = 16 << 10
@@ -127,7 +127,7 @@ def test_without_dead_letters_it_is_the_same(channel: Channel, broker: Broker) -
     assert turns(broker, many(numbers(0, LIMIT + SHARE + 1))) == [LIMIT + 1, LIMIT]
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.histories(sample=5, full=5)
 def test_bytes_over_the_limit_go_in_shares_and_not_one_message_too_many(
     channel: Channel, broker: Broker, seed: int
 ) -> None:
@@ -217,7 +217,7 @@ def test_a_queue_that_is_published_to_without_end_does_not_grow(channel: Channel
     assert texts(broker, "dead") == numbers(0, 20 * each - LIMIT)
 
 
-def test_nor_does_one_that_gets_large_ones(channel: Channel, broker: Broker) -> None:
+def test_a_queue_that_gets_large_messages_without_end_does_not_grow(channel: Channel, broker: Broker) -> None:
     declare(channel)
     large = [made("x" * 2 * EACH_BYTES)] * 2 * SHARE
     assert max(turns(broker, *[large] * 10)) <= LIMIT + 2 * SHARE

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pika
 import pytest
 
@@ -13,63 +11,12 @@ from leveret.broker.definitions import PermissionRow, UserRow
 from leveret.broker.leases import LeaseRefused
 from leveret.broker.stages import StageName, Stages, Terms
 from leveret.flight import actions
-from leveret.flight.tickets import StageDescriptor, unpack_ranges
-from leveret.server.flight.answers import Answers
 from leveret.storage.records import Message
 from leveret.storage.segment import Segment
 from leveret.testing.broker import Broker
-from tests.server.asking import durably
+from tests.server.bulk_requests import QUEUE, Asked, declare
 
-HOUR_S = 3600.0
 BODY_BYTES = 64 << 10
-QUEUE = "q"
-
-
-class Asked:
-    """What the Flight process asks of a broker: `asked(actions.Open(...))`, `asked.stage(...)`."""
-
-    def __init__(self, broker: Broker) -> None:
-        self.broker = broker
-        self._answers = Answers(broker.server.broker)
-
-    def __call__(self, request: actions.Request, user: str = "guest") -> Any:
-        return durably(self.broker, lambda: self._answers.to(user, request))
-
-    def stage(self, stage: str, bodies: list[bytes], *, before: int, **options: Any) -> Any:
-        user, batch = options.get("user", "guest"), options.get("batch", 0)
-        header = options.get("header", {"delivery_mode": 2})
-        descriptor = StageDescriptor("/", "writer", batch, stage, timeout_s=600.0)
-        rows = [(b"", QUEUE.encode(), encode(header, len(body)), body) for body in bodies]
-        return durably(self.broker, lambda: self._answers.stage(user, descriptor, rows, before=before))
-
-    def lease(self, opened: actions.Opened, start: int, **options: Any) -> Any:
-        return self(actions.Lease("/", QUEUE, "nightly", opened.epoch, start, **options))
-
-    def offsets(self, opened: actions.Opened, start: int, end: int) -> list[int]:
-        planned = self(actions.Plan("/", QUEUE, "nightly", opened.epoch, start, end))
-        ranges = [each for portion in planned.portions for each in unpack_ranges(portion.ranges)]
-        return [offset for start, stop in ranges for offset in range(start, stop)]
-
-    def held(self) -> int:
-        return self.broker.call(lambda: self.broker.server.broker.vhosts["/"].queues[QUEUE].unacked)
-
-    def open(self, name: str = "nightly") -> actions.Opened:
-        opened = self(actions.Open("/", QUEUE, name, HOUR_S))
-        assert isinstance(opened, actions.Opened)
-        return opened
-
-
-def declare(
-    broker: Broker, bodies: list[bytes], arguments: dict[str, Any] | None = None, **said: str
-) -> None:
-    """The queue, with messages."""
-    connection = pika.BlockingConnection(pika.URLParameters(broker.url))
-    channel = connection.channel()
-    channel.queue_declare(QUEUE, durable=True, arguments=arguments)
-    channel.confirm_delivery()
-    for body in bodies:
-        channel.basic_publish("", QUEUE, body, pika.BasicProperties(delivery_mode=2, **said))
-    connection.close()
 
 
 def give_back(broker: Broker, count: int) -> None:
@@ -198,14 +145,16 @@ class TestStages:
         turns = leveret_broker.server.turns
         came: list[int] = []
 
-        def ask(on: bool, number: int) -> None:
-            turns.broker.set_alarm("memory", on=on)
-            turns._hold_back()
+        def ask(number: int) -> None:
             turns.when_caught_up(lambda: came.append(number))
 
-        leveret_broker.call(lambda: ask(True, 1))
+        leveret_broker.set_alarm("memory", on=True)
+        leveret_broker.wait_until(lambda: turns.held_back, "publishers are held back")
+        leveret_broker.call(lambda: ask(1))
         assert came == []
-        leveret_broker.call(lambda: ask(False, 2))
+        leveret_broker.set_alarm("memory", on=False)
+        leveret_broker.wait_until(lambda: not turns.held_back, "publishers are read from")
+        leveret_broker.call(lambda: ask(2))
         assert came == [1, 2]
 
 
@@ -226,7 +175,7 @@ class TestLeases:
         assert (asked.broker.depth(QUEUE), asked.held()) == (4, 3)
         assert asked.offsets(new, 3, 4) == [3, 4, 5]
 
-    def test_so_it_is_after_a_restart(self, asked):
+    def test_a_query_that_begins_anew_shares_nothing_with_a_released_one_after_a_restart(self, asked):
         declare(asked.broker, [b"1", b"2"])
         old = asked.open()
         asked.lease(old, 0)
@@ -429,12 +378,14 @@ class TestMemory:
             declare(broker, [b"x" * BODY_BYTES] * 200, arguments, **said)
         return Broker(tmp_path)
 
+    @pytest.mark.real
     def test_a_lease_of_a_plain_queue_reads_no_bodies(self, tmp_path, loads):
         with self.restarted(tmp_path) as broker:
             asked = Asked(broker)
             assert asked.lease(asked.open(), 0).messages == 200
             assert len(loads) <= 1, "the first message may be one that expires"
 
+    @pytest.mark.real
     def test_one_that_is_limited_by_bytes_reads_none_either(self, tmp_path, loads):
         with self.restarted(tmp_path) as broker:
             asked = Asked(broker)
@@ -445,6 +396,7 @@ class TestMemory:
             assert asked.offsets(opened, 2, 3) == [9]
             assert len(loads) <= 1
 
+    @pytest.mark.real
     def test_a_commit_reads_no_bodies_to_see_if_they_fit(self, tmp_path, loads):
         with Broker(tmp_path) as broker:
             declare(broker, [], {"x-max-length-bytes": 1 << 30, "x-overflow": "reject-publish"})
@@ -462,6 +414,7 @@ class TestMemory:
         opened = asked.open()
         assert [asked.lease(opened, number).messages for number in range(4)] == [10, 10, 5, 0]
 
+    @pytest.mark.real
     @pytest.mark.parametrize(
         ("arguments", "said"),
         [
@@ -481,6 +434,7 @@ class TestMemory:
             assert asked.offsets(opened, 19, 20) == list(range(190, 200))
             assert asked.lease(opened, 20).messages == 0
 
+    @pytest.mark.real
     def test_where_messages_have_come_back_that_may_be_worn_out_a_lease_is_small(self, tmp_path, monkeypatch):
         monkeypatch.setattr("leveret.broker.queue.LOOKED_AT_BYTES", 10 * BODY_BYTES)
         with self.restarted(tmp_path, {"x-delivery-limit": 5}) as broker:

@@ -35,9 +35,9 @@ from leveret.broker.definitions import (
 from leveret.server import definitions as module
 from leveret.server.definitions import Definitions, DefinitionsDamaged, DefinitionsFailed
 from leveret.storage.errors import StorageError, UnknownFormat, WriteFailed
+from tests.processes import WAIT_S
 
 ROOT = Path(__file__).parents[2]
-WAIT_S = 30
 
 EVERY_TYPE = {
     "true": True,
@@ -410,6 +410,7 @@ threading.Event().wait()
 """
 
 
+@pytest.mark.real
 def test_what_was_committed_survives_a_kill(path):
     process = subprocess.Popen(
         [sys.executable, "-c", WRITER, path], cwd=ROOT, stdout=subprocess.PIPE, text=True

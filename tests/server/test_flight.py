@@ -9,7 +9,6 @@ import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
@@ -25,14 +24,17 @@ from leveret.broker.accounts import hash_password
 from leveret.broker.definitions import PermissionRow, UserRow
 from leveret.flight import actions, schemas
 from leveret.flight.tickets import ReadTicket, StageDescriptor, pack_ranges, unpack_ranges
+from leveret.server.flight.endpoint import FlightSettings
 from leveret.server.flight.process import check_sizes
 from leveret.storage.cursor import Cursor
 from leveret.storage.journal import Entry, Kind, Outcome
 from leveret.testing.broker import Broker
-from tests.server.bulk import Bulk, refusal
+from tests.processes import WAIT_S
+from tests.server.flight_client import Bulk, refusal
+
+pytestmark = pytest.mark.real
 
 HEADER = encode({"delivery_mode": 2, "message_id": "m-1"}, 5)
-WAIT_S = 20.0
 names = (f"q{number}" for number in count())
 
 
@@ -286,7 +288,7 @@ class TestReads:
         broker.call(store.checkpoint)
         log = broker.server.broker.vhosts["/"].queues[queue].log
         for segment in log.segments:
-            (broker._directory / segment.path).unlink()
+            (broker.directory / segment.path).unlink()
         publish(channel, queue, 5)
         ticket = ReadTicket("/", queue, planned.log_id, pack_ranges([(0, 15)]))
         with pytest.raises(flight.FlightServerError) as caught:
@@ -462,25 +464,22 @@ class TestStages:
     def test_who_is_held_back_hears_of_names_that_are_no_utf8(self, broker, bulk, queue):
         turns = broker.server.turns
 
-        def hold_back(on: bool) -> None:
-            turns.broker.set_alarm("memory", on=on)
-            turns._hold_back()
-
         def write() -> actions.Refused:
             rows = [(b"\xff", b"", encode({}, 1), b"x")]
             with pytest.raises(flight.FlightServerError) as caught:
                 bulk.write_as_they_are(StageDescriptor("/", f"w-{queue}", 0, "task", 60.0), rows)
             return refusal(caught.value)
 
-        broker.call(lambda: hold_back(True))
+        broker.set_alarm("memory", on=True)
+        broker.wait_until(lambda: turns.held_back, "publishers are held back")
         try:
             with ThreadPoolExecutor(1) as writer:
                 written = writer.submit(write)
                 broker.wait_until(lambda: turns._waiting, "the answer waits")
-                broker.call(lambda: hold_back(False))
-                assert written.result(20).text == "no exchange '?' in vhost '/'"
+                broker.set_alarm("memory", on=False)
+                assert written.result(WAIT_S).text == "no exchange '?' in vhost '/'"
         finally:
-            broker.call(lambda: hold_back(False))
+            broker.set_alarm("memory", on=False)
 
     def test_names_that_amqp_has_no_room_for_are_refused(self, bulk, queue):
         descriptor = StageDescriptor("/", f"w-{queue}", 0, "task", 60.0, mandatory=False)
@@ -581,10 +580,9 @@ def test_the_endpoint_speaks_tls(tmp_path: Path) -> None:
         check=True,
         capture_output=True,
     )
-    broker = Broker(tmp_path / "data", flight=True)
-    assert broker._flight is not None
-    broker._flight = replace(broker._flight, tls_certificate=str(certificate), tls_key=str(key))
-    with broker:
+    data = tmp_path / "data"
+    settings = FlightSettings(str(data), tls_certificate=str(certificate), tls_key=str(key))
+    with Broker(data, flight=settings) as broker:
         bulk = Bulk(port_of(broker), tls_root_certs=certificate.read_bytes())
         assert bulk.ask(actions.Snapshot("/", "q")).code == 404
         with pytest.raises(flight.FlightUnavailableError):

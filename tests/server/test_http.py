@@ -10,8 +10,9 @@ import sys
 import pytest
 
 from leveret.server.http import HttpListener
+from tests.processes import WAIT_S
 
-WAIT_S = 10
+pytestmark = pytest.mark.real
 
 
 async def hello(scope, receive, send):
@@ -194,5 +195,7 @@ def test_nobody_pays_for_http_who_does_not_use_it():
         "import sys, leveret.server.server, leveret.testing.broker, leveret.testing.plugin\n"
         "print([name for name in ('uvicorn', 'starlette', 'h11', 'anyio') if name in sys.modules])"
     )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=WAIT_S
+    )
     assert ran.stdout.strip() == "[]"

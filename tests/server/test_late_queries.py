@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pika
@@ -12,12 +9,10 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
 from leveret.flight import actions
-from leveret.server.flight.answers import Answers
-from leveret.storage.errors import StorageFull
 from leveret.storage.journal import Entry, Kind, Outcome
 from leveret.testing.broker import Broker
 from leveret.testing.clock import VirtualClock
-from tests.server.test_bulk_rules import HOUR_S, QUEUE, Asked, declare
+from tests.server.bulk_requests import HOUR_S, QUEUE, Asked, ask_on_a_full_disk, connected, declare
 
 BODIES = [b"%d" % n for n in range(10)]
 BATCH = 4
@@ -60,13 +55,6 @@ def late(leveret_broker: Broker, leveret_clock: VirtualClock) -> Late:
     return Late(leveret_broker, leveret_clock)
 
 
-@contextmanager
-def consuming(broker: Broker) -> Iterator[BlockingChannel]:
-    connection = pika.BlockingConnection(pika.URLParameters(broker.url))
-    yield connection.channel()
-    connection.close()
-
-
 def taken(channel: BlockingChannel, count: int) -> list[bytes]:
     return [channel.basic_get(QUEUE)[2] for _ in range(count)]
 
@@ -75,19 +63,19 @@ def test_it_has_its_batch_again_if_nobody_has_taken_any_of_it(late):
     late.run = late.asked.open()
     assert late.plan() == late.batch
     assert late.counts() == (6, 4)
-    with consuming(late.broker) as channel:
+    with connected(late.broker) as channel:
         assert taken(channel, 6) == BODIES[BATCH:]
 
 
 def test_a_message_that_came_back_in_time_is_as_good_as_one_that_nobody_had(late):
-    with consuming(late.broker) as channel:
+    with connected(late.broker) as channel:
         taken(channel, 2)
     late.broker.wait_until_depth(QUEUE, 10)
     assert late.plan() == late.batch
 
 
 def test_its_batch_is_gone_if_somebody_has_taken_one_of_it(late):
-    with consuming(late.broker) as channel:
+    with connected(late.broker) as channel:
         taken(channel, 1)
         refused = late.plan()
         assert (refused.code, refused.kind) == (406, "expired")
@@ -104,7 +92,7 @@ def test_what_it_has_committed_is_acked_and_does_not_come_again(late):
 
 
 def test_with_a_new_checkpoint_it_gets_what_is_left_of_its_batch_and_acks_nothing_that_it_has_not_read(late):
-    with consuming(late.broker) as channel:
+    with connected(late.broker) as channel:
         taken(channel, 1)
         channel.basic_ack(0, multiple=True)
         late.run = late.asked.open()
@@ -115,26 +103,20 @@ def test_with_a_new_checkpoint_it_gets_what_is_left_of_its_batch_and_acks_nothin
 
 
 def test_a_full_disk_leaves_its_messages_where_they_are_also_one_that_waits_for_its_time(late):
-    broker = late.broker.server.broker
-    queue, wal = broker.vhosts["/"].queues[QUEUE], broker.store._wal
+    queue = late.broker.server.broker.vhosts["/"].queues[QUEUE]
     request = actions.Plan("/", QUEUE, "nightly", late.run.epoch, 0, 1)
 
-    def plan_on_a_full_disk() -> Any:
+    def delay_one() -> None:
         queue.cursor.give_back(queue.cursor.take(1), not_before_us=1 << 60)
-        wal.failed = StorageFull("wal/1", OSError(errno.ENOSPC, "No space left on device"))
-        try:
-            return Answers(broker).to("guest", request)
-        finally:
-            wal.failed = None
 
-    assert late.broker.call(plan_on_a_full_disk).kind == "busy"
+    assert ask_on_a_full_disk(late.broker, request, before=delay_one).kind == "busy"
     assert (len(queue.progress.delayed), late.counts()) == (1, (9, 0))
     assert late.plan() == late.batch
     assert (len(queue.progress.delayed), late.counts()) == (0, (6, 4))
 
 
 def test_what_another_has_taken_of_it_is_the_others_own_to_settle(late):
-    with consuming(late.broker) as channel:
+    with connected(late.broker) as channel:
         taken(channel, 1)
         assert late.asked.lease(late.run, 1, settle_only=True).settled == 1
         assert late.counts() == (6, 1)
@@ -142,7 +124,7 @@ def test_what_another_has_taken_of_it_is_the_others_own_to_settle(late):
 
 
 def test_what_another_returns_of_what_it_has_committed_does_not_come_again(late):
-    with consuming(late.broker) as channel:
+    with connected(late.broker) as channel:
         assert taken(channel, 2) == BODIES[:2]
         assert late.asked.lease(late.run, 1, max_messages=3).end == 2
         channel.basic_nack(2, requeue=True)
@@ -157,7 +139,7 @@ def test_what_another_returns_of_what_it_has_committed_does_not_come_again(late)
 
 
 def test_what_another_returns_of_it_is_no_batch(late):
-    with consuming(late.broker) as channel:
+    with connected(late.broker) as channel:
         taken(channel, 2)
         assert late.asked.lease(late.run, 1, settle_only=True).settled == 1
     late.broker.wait_until_depth(QUEUE, 8)
@@ -256,7 +238,7 @@ def test_the_account_says_who_has_acked_late(late):
 
 
 def test_a_queue_in_exclusive_use_gives_nothing_back_to_it(late):
-    with consuming(late.broker) as channel:
+    with connected(late.broker) as channel:
         channel.basic_qos(prefetch_count=1)
         channel.basic_consume(QUEUE, lambda *_: None, exclusive=True)
         assert late.plan().code == 403

@@ -32,13 +32,14 @@ from leveret.storage.view import SegmentGone
 from leveret.testing.broker import Broker
 from tests.audit.reckoning import Reckoned, reckon
 from tests.client.listening import Notes, application, fill, on_a_loop
-from tests.differential.rabbitmq import free_ports
+from tests.processes import WAIT_S, free_ports
 from tests.semantics.client import Client
-from tests.server.bulk import Bulk, refusal
+from tests.server.flight_client import Bulk, refusal
 from tests.storage.builders import make_store, messages
 
+pytestmark = pytest.mark.real
+
 AUDITED = {"x-audit-window": 3_600_000}
-WAIT_S = 30.0
 AT_ONCE = 50
 NAME, OTHER = "a" * 32, "b" * 32
 TAKEN_US = 1_700_000_000_000_000
@@ -184,8 +185,8 @@ def audited(broker: Broker) -> Reckoned:
 
 
 def pictures_of(broker: Broker) -> list[Path]:
-    assert broker._directory is not None
-    return sorted((broker._directory / PICTURES).glob("*"))
+    assert broker.directory is not None
+    return sorted((broker.directory / PICTURES).glob("*"))
 
 
 def port_of(broker: Broker) -> int:
@@ -245,7 +246,7 @@ class TestALiveAudit:
         working.wait_for_rounds(3)
         second = audited(broker)
         for found in (first, second):
-            assert (found.lost, found.doubled, found.damage) == ([], [], set())
+            assert (found.lost, found.doubled, found.damage) == ([], [], [])
             rows = found.of("orders").values()
             assert len(rows) >= sum(row["confirmed"] is not None for row in rows)
             assert all(row["published"] for row in rows)

@@ -24,7 +24,10 @@ from leveret.flight.tickets import unpack_ranges
 from leveret.server.flight import shares
 from leveret.testing.broker import Broker
 from leveret.testing.clock import VirtualClock
-from tests.server.asking import Asking
+from tests.processes import WAIT_S
+from tests.server.bulk_requests import Asking
+
+pytestmark = pytest.mark.real
 
 S = ("/", "s0", False)
 FIVE = [b"%d" % number for number in range(5)]
@@ -188,7 +191,7 @@ def test_a_crash_brings_no_aborted_rows_to_a_group_that_begins(ask, monkeypatch,
 
     def killed(_: Partition) -> None:
         with ThreadPoolExecutor(1) as disk:
-            disk.submit(sync_if_it_may).result(20)
+            disk.submit(sync_if_it_may).result(WAIT_S)
         raise AssertionError("killed")
 
     with monkeypatch.context() as patched:

@@ -17,7 +17,9 @@ from leveret.flight.actions import At
 from leveret.flight.tickets import unpack_ranges
 from leveret.testing.broker import Broker
 from leveret.testing.clock import VirtualClock
-from tests.server.asking import WRITER, Asking
+from tests.server.bulk_requests import WRITER, Asking
+
+pytestmark = pytest.mark.real
 
 TOPIC = ("/", "s", True)
 STEPS = 80
@@ -143,7 +145,7 @@ class History:
         return f"s{self.random.randrange(self.streams)}"
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.histories(sample=4, full=4)
 def test_the_table_of_a_query_is_exact_whatever_happens(seed):
     with Broker(clock=VirtualClock()) as broker:
         history = History(seed, broker)

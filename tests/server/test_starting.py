@@ -14,6 +14,8 @@ from leveret.server.server import Server
 from leveret.storage.files import OsFiles
 from leveret.testing.definitions import MemoryDefinitions
 
+pytestmark = pytest.mark.real
+
 FULL = OSError(28, "No space left on device")
 
 

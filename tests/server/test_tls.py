@@ -25,10 +25,14 @@ from leveret.spark.options import SourceOptions
 from leveret.testing.broker import Broker
 from tests.client.proxy import Proxy
 from tests.e2e.serving import Serving
+from tests.processes import WAIT_S
 
 LARGE = b"x" * (3 << 20)
 
-pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+pytestmark = [
+    pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed"),
+    pytest.mark.real,
+]
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +143,7 @@ def test_the_toolkit_trusts_only_whom_it_should(port, trusting):
 
 def test_who_speaks_no_tls_is_not_let_in_and_nobody_complains(port, serving):
     for first in (b"AMQP\x00\x00\x09\x01", b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x00\x00"):
-        with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
+        with socket.create_connection(("127.0.0.1", port), timeout=WAIT_S) as client:
             client.sendall(first)
             client.shutdown(socket.SHUT_WR)
             assert b"AMQP" not in client.recv(4096)
@@ -158,10 +162,10 @@ def test_spark_learns_over_tls_where_flight_speaks_tls(port, certificate, servin
 
 def test_http_is_spoken_over_tls_too(https, trusting):
     request = Request(f"https://{https}/api/whoami", headers={"Authorization": "Basic Z3Vlc3Q6Z3Vlc3Q="})
-    with urlopen(request, context=trusting, timeout=20) as answer:
+    with urlopen(request, context=trusting, timeout=WAIT_S) as answer:
         assert json.load(answer) == {"name": "guest", "tags": ["administrator"]}
     with pytest.raises(URLError, match="CERTIFICATE_VERIFY_FAILED"):
-        urlopen(request, timeout=20)
+        urlopen(request, timeout=WAIT_S)
 
 
 def test_the_command_line_trusts_what_it_is_told_to(https, certificate):
@@ -177,7 +181,7 @@ def test_the_command_line_trusts_what_it_is_told_to(https, certificate):
 
 
 def test_who_speaks_no_tls_is_not_answered_over_https(https, serving):
-    with socket.create_connection(("127.0.0.1", int(https.rsplit(":")[1])), timeout=20) as client:
+    with socket.create_connection(("127.0.0.1", int(https.rsplit(":")[1])), timeout=WAIT_S) as client:
         client.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
         client.shutdown(socket.SHUT_WR)
         assert b"200" not in client.recv(4096)
@@ -201,7 +205,7 @@ WRONG = {
     "nobody could connect": (("--port", "-1"), 2, "nobody could connect: give --tls-cert"),
     "no key": (("--tls-cert", "{cert}"), 2, "a certificate needs its key"),
     "no certificate": (("--tls-key", "{key}"), 2, "a certificate needs its key"),
-    "a file that is missing": (("--tls-cert", "{cert}", "--tls-key", "/nowhere"), 1, "can't be used"),
+    "a file that is missing": (("--tls-cert", "{cert}", "--tls-key", "/nowhere"), 1, "can't be read"),
     "a key that is none": (("--tls-cert", "{cert}", "--tls-key", "{cert}"), 1, "can't be used"),
 }
 

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
-from tests.client.cluster import Cluster, running_cluster
-from tests.differential.rabbitmq import free_ports
 from tests.e2e.serving import Serving
+from tests.processes import free_ports
+from tests.rabbitmq.cluster import Cluster, running_cluster
 from tests.soak.gates import wait_until
 from tests.soak.processes import command_of, descendants_of, kill
 

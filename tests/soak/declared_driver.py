@@ -74,7 +74,7 @@ def main(job: dict[str, Any]) -> None:
         print("declared started", flush=True)
         try:
             app(["pipeline", "run", query["file"]], standalone_mode=False)
-        except Exception as error:  # whatever it is: it is started again
+        except Exception as error:  # noqa: BLE001  # whatever it is, the pipeline is started again
             print(f"declared failed: {type(error).__name__} {error}", flush=True)
         else:
             print("declared failed: it has ended; why is said above", flush=True)

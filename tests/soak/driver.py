@@ -69,7 +69,7 @@ class Supervised:
             elif not self._query.isActive:
                 query, self._query = self._query, None
                 self._say(f"failed: {_gist(str(query.exception()))}")
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  # whatever it is, the query is started again
             self._say(f"failed: {_gist(str(error))}")
 
     def _say(self, what: str) -> None:

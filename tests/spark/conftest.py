@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 
 from leveret.testing.broker import Broker
 from tests.client.conftest import fresh  # noqa: F401  (a fixture)
-from tests.differential import rabbitmq as running
-from tests.differential.rabbitmq import rabbitmq  # noqa: F401  (a fixture)
+from tests.rabbitmq.cluster import Cluster
+from tests.rabbitmq.node import RabbitMQ
 from tests.spark.settings import SETTINGS
 from tests.tools import reason_to_skip
 
@@ -50,8 +50,9 @@ def own_leveret(tmp_path: Path) -> Iterator[Broker]:
 
 
 @pytest.fixture
-def impatient(rabbitmq: running.RabbitMQ) -> Iterator[running.RabbitMQ]:  # noqa: F811
-    """A RabbitMQ that waits half a second for acks, as new channels see it, and looks five times a second."""
+def impatient(own_rabbitmq: Cluster) -> Iterator[RabbitMQ]:
+    """A RabbitMQ node that gives new channels half a second to ack, and checks five times a second."""
+    rabbitmq = own_rabbitmq.nodes[0].server
     shorter = {"consumer_timeout": 500, "channel_tick_interval": 200}
     before = {name: rabbitmq.rabbitmqctl("eval", f"application:get_env(rabbit, {name}).") for name in shorter}
     for name, value in shorter.items():

@@ -8,7 +8,6 @@ import os
 import pwd
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.differential.rabbitmq import GUARD, end, free_ports
+from tests.processes import Guard, end, free_ports
 from tests.tools import postgresql as installed_postgresql
 
 USER = "shop"
@@ -83,12 +82,9 @@ def running_postgresql() -> Iterator[PostgreSQL]:
                 start_new_session=True,
                 **rights,
             )
-        guard = subprocess.Popen(
-            [sys.executable, "-c", GUARD, str(directory), str(process.pid)],
-            stdin=subprocess.PIPE,
-            start_new_session=True,
-        )
-        cleanup.callback(guard.communicate)
+        guard = Guard(directory)
+        cleanup.callback(guard.dismiss)
+        guard.watch(process.pid)
         cleanup.callback(end, process)
         _wait_until_it_listens(server, process, directory / "log")
         yield server

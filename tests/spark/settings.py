@@ -1,10 +1,7 @@
 """The settings of Spark in tests: small, quiet, nothing listening that need not."""
 
-import os
 import sys
 from pathlib import Path
-
-import pytest
 
 ARCHIVE = Path(sys.prefix) / "spark.jsa"
 """Classes as a JVM has them in memory: `archive` makes it, and a JVM that can't use it does without."""
@@ -24,8 +21,3 @@ SETTINGS = {
     "spark.sql.streaming.stopTimeout": "30s",
     "spark.sql.streaming.noDataProgressEventInterval": "100ms",
 }
-
-only_in_soak = pytest.mark.skipif(
-    not os.environ.get("LEVERET_SOAK"), reason="`make soak` runs it: others like it run here"
-)
-"""For kills that are like others which every run of the tests has."""

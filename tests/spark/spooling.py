@@ -15,8 +15,8 @@ from leveret.client import BlockingConnection
 from leveret.client.questions import depth
 from leveret.spark.options import SourceOptions
 from leveret.spark.spooled import SpoolStreamReader
+from tests.processes import WAIT_S
 
-WAIT_S = 20.0
 LOST_PATIENCE = "delivery acknowledgement on channel"
 """What RabbitMQ logs when it closes a channel for that."""
 

@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner, Result
 
 from leveret.audit import accounting, auditing, tables
+from leveret.audit.consumers import name_of, named
 from leveret.audit.errors import NothingToAudit
 from leveret.audit.evidence import Case, Directory, of_broker, of_directory
 from leveret.audit.findings import Findings
@@ -24,10 +26,10 @@ from leveret.cli.main import app
 from leveret.spark.options import BrokerOptions
 from leveret.storage.journal import Kind, Outcome
 from leveret.testing.broker import Broker
-from tests.audit import specimen as made
-from tests.audit.specimen import CONSUMED, EXPIRED, MESSAGES, REJECTED, REQUEUED, RETURNED, Specimen
+from tests.audit import sample_data
+from tests.audit.cursor_history import CursorHistory
+from tests.audit.sample_data import CONSUMED, EXPIRED, MESSAGES, REJECTED, REQUEUED, RETURNED, SampleData
 from tests.audit.tampering import Tampering
-from tests.audit.two_readers import TwoReaders
 from tests.semantics.client import Client
 
 LOST, DOUBLED = CONSUMED + 321, 11
@@ -35,8 +37,8 @@ Run = Callable[..., Result]
 
 
 @pytest.fixture(scope="module")
-def specimen(tmp_path_factory: pytest.TempPathFactory) -> Specimen:
-    return made.make(tmp_path_factory.mktemp("specimen"))
+def sample(tmp_path_factory: pytest.TempPathFactory) -> SampleData:
+    return sample_data.make(tmp_path_factory.mktemp("sample"))
 
 
 @pytest.fixture
@@ -59,8 +61,8 @@ def names(found: list[dict[str, Any]]) -> list[tuple[str, int]]:
     return [(each["queue"], each["offset"]) for each in found]
 
 
-def test_an_honest_broker_holds_with_exit_code_0(run: Run, specimen: Specimen, tmp_path: Path) -> None:
-    ran = run("--data", specimen.killed, "--json")
+def test_an_honest_broker_holds_with_exit_code_0(run: Run, sample: SampleData, tmp_path: Path) -> None:
+    ran = run("--data", sample.killed, "--json")
     assert ran.exit_code == 0, ran.output
     findings = json.loads(ran.stdout)
     assert (findings["lost"], findings["doubled"], findings["damage"]) == ([], [], [])
@@ -79,9 +81,9 @@ def test_an_honest_broker_holds_with_exit_code_0(run: Run, specimen: Specimen, t
 
 
 def test_what_is_lost_and_what_is_doubled_is_named_with_exit_code_1(
-    run: Run, specimen: Specimen, tmp_path: Path
+    run: Run, sample: SampleData, tmp_path: Path
 ) -> None:
-    data = Path(shutil.copytree(specimen.killed, tmp_path / "data"))
+    data = Path(shutil.copytree(sample.killed, tmp_path / "data"))
     it = Tampering(data)
     it.remove("orders", LOST)
     it.settle("orders", DOUBLED, Outcome.ACKED, b"somebody")
@@ -94,12 +96,12 @@ def test_what_is_lost_and_what_is_doubled_is_named_with_exit_code_1(
 
 
 def test_a_message_twice_in_the_log_and_one_that_is_damaged_are_named(
-    run: Run, specimen: Specimen, tmp_path: Path
+    run: Run, sample: SampleData, tmp_path: Path
 ) -> None:
-    data = Path(shutil.copytree(specimen.stopped, tmp_path / "data"))
+    data = Path(shutil.copytree(sample.stopped, tmp_path / "data"))
     it = Tampering(data)
     it.double("orders", CONSUMED + 5)
-    it.damage("orders", made.body_of(LOST).encode())
+    it.damage("orders", sample_data.body_of(LOST).encode())
     ran = run("--data", data)
     assert ran.exit_code == 1
     assert "1 message is lost, 1 is doubled" in ran.stdout
@@ -119,15 +121,16 @@ def audit(spark: SparkSession, tmp_path: Path) -> Callable[..., Findings]:
     return audit
 
 
+@pytest.mark.full
 def test_a_row_that_is_twice_in_the_table_of_a_pipeline_is_named(
-    spark: SparkSession, audit: Callable[..., Findings], specimen: Specimen, tmp_path: Path
+    spark: SparkSession, audit: Callable[..., Findings], sample: SampleData, tmp_path: Path
 ) -> None:
     table = str(tmp_path / "table")
     for batch, offsets in enumerate(([5, 6, 8], [5, 7, 8])):
         rows = [("orders", 0, offset) for offset in offsets]
         written = spark.createDataFrame(rows, "_queue string, _partition int, _offset bigint")
         written.write.parquet(f"{table}/_batch={batch}")
-    with of_directory(str(specimen.killed)) as case:
+    with of_directory(str(sample.killed)) as case:
         findings = audit(case, table=table)
         assert [(each.queue, each.offset, each.what) for each in findings.doubled] == [
             ("orders", 5, "in the table 2 times"),
@@ -147,9 +150,9 @@ def test_a_row_that_is_twice_in_the_table_of_a_pipeline_is_named(
 
 
 def test_who_holds_a_message_and_what_comes_again_and_again_is_said(
-    audit: Callable[..., Findings], specimen: Specimen, tmp_path: Path
+    audit: Callable[..., Findings], sample: SampleData, tmp_path: Path
 ) -> None:
-    data = Path(shutil.copytree(specimen.killed, tmp_path / "data"))
+    data = Path(shutil.copytree(sample.killed, tmp_path / "data"))
     it = Tampering(data)
     it.settle("orders", MESSAGES - 1, Outcome.ACKED, b"somebody")
     it.forget("orders", Kind.SYNCED, LOST)
@@ -159,7 +162,7 @@ def test_who_holds_a_message_and_what_comes_again_and_again_is_said(
     (orders,) = [each for each in findings.queues if each.queue == "orders"]
     assert orders.published == orders.confirmed == MESSAGES + 1  # also those of which only the note is gone
     (held, *_) = [each for each in findings.holes if each.state == "in flight"]
-    assert (held.queue, held.start, held.stop) == ("orders", specimen.held, specimen.held + 1)
+    assert (held.queue, held.start, held.stop) == ("orders", sample.held, sample.held + 1)
     assert held.held_by.endswith(" holder")
     assert findings.holes_count == len(findings.holes)
     assert {each.queue for each in findings.holes} == {"orders"}  # what expires unread leaves no holes
@@ -177,7 +180,7 @@ def test_a_running_broker_is_audited_over_flight(
     queue = fresh("audited")
     client = Client(leveret.port)
     channel = client.channel().confirm_select()
-    channel.declare(queue, arguments=made.AUDITED)
+    channel.declare(queue, arguments=sample_data.AUDITED)
     channel.publish_confirmed(queue, *map(str, range(100)))
     for _ in range(10):
         got = channel.get(queue)
@@ -199,13 +202,13 @@ def test_a_running_broker_is_audited_over_flight(
     (mine,) = [each for each in findings.queues if each.queue == queue]
     assert (mine.published, mine.confirmed, mine.ready, mine.outcomes) == (100, 100, 60, {"acked": 40})
     (advice,) = [each for each in findings.advice if each.queue == queue]
-    assert (advice.consumer[-7:], advice.messages, advice.round_trip_measured) == (" worker", 30, True)
+    assert (advice.consumer, advice.messages, advice.round_trip_measured) == ("worker", 30, True)
 
 
 def ask(spark: SparkSession, rows: list[dict[str, Any]], place: Path) -> None:
     """These are the messages that are asked about from now on."""
     pq.write_table(pa.Table.from_pylist(rows, accounting.MESSAGES), place)
-    spark.read.parquet(str(place)).createOrReplaceTempView(tables.VIEW)
+    tables.show(spark.read.parquet(str(place)))
 
 
 def test_only_who_settles_what_it_is_sent_is_advised_on_prefetch(spark: SparkSession, tmp_path: Path) -> None:
@@ -225,10 +228,24 @@ def test_only_who_settles_what_it_is_sent_is_advised_on_prefetch(spark: SparkSes
     assert (found.consumer, found.round_trip_ms, found.work_ms) == ("shop (1) worker", 2.5, 2.5)
 
 
+@pytest.mark.parametrize(("span_s", "stretch_s"), [(4, 0.1), (25, 0.5), (60, 1), (3600, 60)])
+def test_times_are_drawn_in_about_sixty_stretches_also_of_a_few_seconds(
+    spark: SparkSession, tmp_path: Path, span_s: int, stretch_s: float
+) -> None:
+    row = dict.fromkeys(accounting.MESSAGES.names) | {"vhost": "/", "queue": "q", "reader": ""}
+    step_us = span_s * 1_000_000 // 500
+    rows = [row | {"published": n * step_us, "confirmed": n * step_us + 1000} for n in range(501)]
+    ask(spark, rows, tmp_path / "messages")
+    assert tables._stretch(spark) == stretch_s
+    found = tables._latencies(spark, stretch_s)
+    assert 30 < len(found) < 70
+    assert {(right.at - left.at).total_seconds() for left, right in pairwise(found)} == {stretch_s}
+
+
 def test_the_holes_are_those_of_the_model(spark: SparkSession, tmp_path: Path) -> None:
     rows, expected = [], []
     for seed in range(6):
-        history = TwoReaders(seed, tmp_path / str(seed))
+        history = CursorHistory(seed, tmp_path / str(seed))
         rows += [row | {"queue": f"topic.{seed}"} for row in history.run().rows]
         expected += [(f"topic.{seed}", *hole) for hole in history.holes()]
     ask(spark, rows, tmp_path / "messages")
@@ -237,6 +254,30 @@ def test_the_holes_are_those_of_the_model(spark: SparkSession, tmp_path: Path) -
     assert sorted((each.queue, each.reader, each.start, each.stop, each.state) for each in found) == sorted(
         expected
     )
+
+
+def test_a_consumer_that_came_back_is_one_consumer_with_its_name(spark: SparkSession) -> None:
+    """Of labels with other addresses, as the broker writes them, and of the name that Python gives them."""
+    labels = [
+        "127.0.0.1:1 -> 127.0.0.1:5672 worker-1 (consuming) (1) leveret.80b213e26b85",
+        "127.0.0.1:2 -> 127.0.0.1:5672 worker-1 (consuming) (1) leveret.0f12f42cfc75",
+        "127.0.0.1:3 -> 127.0.0.1:5672 (1) holder",
+        "127.0.0.1:4 -> 127.0.0.1:5672 (12) ctag1.3f2a",
+        "127.0.0.1:5 -> 127.0.0.1:5672 (1) ",
+        "[::1]:6 -> [::1]:5672 a (b) c (2) tag (3) x",
+        "query 'lake'",
+        "",
+    ]
+    frame = spark.createDataFrame([(label,) for label in labels], "label string")
+    rows = frame.select("label", named(frame.label).alias("name")).collect()
+    assert {row.label: row.name for row in rows} == {label: name_of(label) for label in labels}
+    assert [name_of(label) for label in labels[:5]] == [
+        "worker-1",
+        "worker-1",
+        "holder",
+        "127.0.0.1:4",
+        "127.0.0.1:5",
+    ]
 
 
 @pytest.mark.needs_rabbitmq

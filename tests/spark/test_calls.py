@@ -17,6 +17,7 @@ from leveret.spark.endpoint import Endpoint
 from leveret.spark.errors import BrokerAway, BrokerRefused, DataLost, SparkSideError
 from leveret.spark.options import SourceOptions
 from leveret.spark.tasks import Messages, read_messages
+from tests.processes import WAIT_S
 
 OPTIONS = SourceOptions.parse(
     {"url": "amqp://me:s3cret@127.0.0.1:1/", "queue": "q", "brokerTimeout": "5s", "cursor": "c"}
@@ -127,13 +128,14 @@ def test_a_broker_that_is_found_at_another_url_gets_the_login_of_that(server, mo
     assert server.logins == [LOGIN]
 
 
+@pytest.mark.real
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="Install openssl to make a certificate.")
 def test_a_server_with_tls_is_trusted_by_the_file_that_is_given(tmp_path):
     key, certificate = tmp_path / "key.pem", tmp_path / "ca.pem"
     make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
     make += ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
     make += ["-keyout", str(key), "-out", str(certificate)]
-    subprocess.run(make, check=True, capture_output=True, timeout=60)
+    subprocess.run(make, check=True, capture_output=True, timeout=WAIT_S)
     pair = (certificate.read_bytes(), key.read_bytes())
     options = SourceOptions.parse({"url": OPTIONS.url, "queue": "q", "tlsCaFile": str(certificate)})
     with Pretended("grpc+tls://localhost:0", tls_certificates=[pair]) as server:

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from leveret.testing.broker import Broker
-from tests.differential.rabbitmq import RabbitMQ
+from tests.rabbitmq.node import RabbitMQ
 from tests.spark.cluster import (
     Standalone,
     environment_archive,
@@ -24,12 +24,11 @@ from tests.spark.cluster import (
     submit,
 )
 from tests.spark.partitions import make_stream
-from tests.spark.settings import only_in_soak
 from tests.spark.spooling import ready
 from tests.spark.tasks import channel, declare, texts_in
 from tests.tools import reason_to_skip
 
-pytestmark = [pytest.mark.needs_java, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.full, pytest.mark.needs_java, pytest.mark.timeout(900)]
 ROWS = 1_000
 LEVERET, QUEUE, STREAM = "from-leveret", "from-a-queue-of-rabbitmq", "from-a-stream-of-rabbitmq"
 """The tables, whose names queues and streams have too."""
@@ -161,7 +160,6 @@ def test_a_task_that_is_run_twice_at_a_time_writes_its_rows_once(leveret: Broker
     assert sorted(map(int, texts_in(leveret.url, queue))) == list(range(ROWS))
 
 
-@only_in_soak
 def test_on_a_master_and_two_workers_that_get_an_environment_with_the_job(leveret: Broker, tmp_path: Path):
     """Packed by tar; the format is found by name, by a driver that has unpacked it too."""
     archive = environment_archive(tmp_path)

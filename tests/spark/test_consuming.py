@@ -121,7 +121,7 @@ def test_what_is_neither_a_queue_nor_a_stream_is_one_sentence(rabbitmq, fresh, t
 @contextmanager
 def away(rabbitmq: Any, queue: str) -> Iterator[None]:
     """It is declared and nobody answers for it, as while its node is down or begins."""
-    name = f'rabbit_misc:r(<<"/">>, queue, <<"{queue}">>)'
+    name = f'rabbit_misc:r(<<"{rabbitmq.vhost}">>, queue, <<"{queue}">>)'
     rabbitmq.rabbitmqctl("eval", f"mnesia:dirty_delete(rabbit_queue, {name}).")
     try:
         yield
@@ -167,12 +167,13 @@ def test_a_queue_whose_node_is_away_is_waited_for(rabbitmq, fresh, tmp_path, kin
     asking = threading.Thread(target=lambda: found.append(ask(rabbitmq.url, queue, tmp_path)), daemon=True)
     with away(rabbitmq, queue):
         asking.start()
-        asked = f"'{queue}' in vhost '/' is down or inaccessible"
+        asked = f"'{queue}' in vhost '{rabbitmq.vhost}' is down or inaccessible"
         wait_until(lambda: asked in rabbitmq.log, "it was asked in vain", timeout_s=60)
     asking.join(120)
     assert found == [answer]
 
 
+@pytest.mark.full
 def test_a_queue_whose_node_stays_away_is_one_sentence(rabbitmq, fresh, tmp_path, monkeypatch):
     """However long its name is, which cuts off the end of what RabbitMQ says."""
     queue = fresh().ljust(255, "x")

@@ -59,6 +59,7 @@ def test_the_login_goes_along_when_the_broker_is_found_at_another_of_the_urls():
     assert Endpoint(options(urls), "Leveret", "grpc+tcp://h2:1", 3).at("grpc+tcp://h2:2").login.user == "d"
 
 
+@pytest.mark.real
 def test_a_leveret_without_flight_is_refused_and_not_read_in_another_way(monkeypatch):
     monkeypatch.setattr(endpoint, "_LOOK_AGAIN_S", 30.0)
     with (
@@ -87,6 +88,7 @@ def test_a_broker_that_hangs_up_at_once_is_asked_again(leveret, monkeypatch):
         find(options(leveret.url, brokerTimeout="300ms"))
 
 
+@pytest.mark.real
 def test_a_leveret_whose_flight_endpoint_still_starts_is_waited_for():
     with Broker() as broker:
 

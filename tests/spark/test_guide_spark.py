@@ -25,6 +25,7 @@ from leveret.spark import tasks as spark_tasks
 from leveret.spark.datasource import LeveretDataSource
 from leveret.spark.errors import SparkSideError
 from leveret.spark.options import SinkOptions, SourceOptions
+from leveret.spark.pipelines import checks, declaration
 from leveret.spark.spooled import BATCH_MESSAGES, PREFETCH_MAX
 from leveret.testing.broker import Broker
 from leveret.testing.clock import VirtualClock
@@ -117,6 +118,53 @@ def test_the_code_about_other_brokers_runs(spark: SparkSession, rabbitmq: Any, t
         test_streams.append(rabbitmq.url, "events", ["one", "two"])
 
     assert run_blocks(spark, tmp_path, named=RABBITMQ_URL, url=rabbitmq.url, fill=fill) == 2
+
+
+PIPELINES_PAGE = (GUIDE / "pipelines.md").read_text(encoding="utf-8")
+TOML = re.findall(r"^```toml\n(.*?)^```$", PIPELINES_PAGE, re.DOTALL | re.MULTILINE)
+WHOLE, *PARTS = TOML
+HEAD = """
+name = "orders"
+checkpoint = "/lake/checkpoints/orders"
+[source]
+queue = "orders"
+[parse]
+schema = "order_id LONG, customer STRING, amount DOUBLE, at TIMESTAMP"
+[rejects]
+routing_key = "orders.rejected"
+"""
+SINK = '[[sinks]]\nname = "table"\nformat = "parquet"\npath = "/lake/orders"\n'
+
+
+def test_the_files_of_the_page_about_pipelines_are_valid(monkeypatch: pytest.MonkeyPatch):
+    """The first is whole; the others are parts, for a file that has a source."""
+    monkeypatch.setenv("SHOP_PASSWORD", "secret")
+    monkeypatch.setenv("DB_PASSWORD", "secret")
+    checks.check(declaration.parse(WHOLE, file="orders.toml"))
+    for part in PARTS:
+        sink = "" if "[[sinks]]" in part else SINK
+        checks.check(declaration.parse(HEAD + part + sink, file="orders.toml"))
+
+
+@pytest.mark.needs_java
+@pytest.mark.timeout(600)
+def test_the_code_of_the_page_about_pipelines_runs(
+    spark: SparkSession, own_leveret: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    with BlockingConnection(own_leveret.url, topology=Topology(Queue("orders"), Queue("orders.rejected"))):
+        publish(own_leveret.url, "orders", [b'{"id": 1, "amount": 2.5, "at": "2026-11-15T09:00:00Z"}'])
+    text = WHOLE.replace("amqp://shop:${SHOP_PASSWORD}@broker", own_leveret.url)
+    (tmp_path / "orders.toml").write_text(text.replace("/lake/", f"{tmp_path}/lake/"), encoding="utf-8")
+    lines = tmp_path / "lake" / "lines" / "_batch=0"
+    lines.mkdir(parents=True)
+    (lines / "part-0.csv").write_text("id,amount\n1,2.5\n", encoding="utf-8")
+    (lines / "_SUCCESS").touch()
+    names: dict[str, Any] = {"spark": spark}
+    for block in BLOCK.findall(PIPELINES_PAGE):
+        exec(block.replace('"/lake/', f'"{tmp_path}/lake/'), names)
+    names["test_amounts_are_rounded"](spark)
+    assert (names["orders"].count(), names["lines"].count()) == (1, 1)
 
 
 # --- tables ----------------------------------------------------------------------------------------------

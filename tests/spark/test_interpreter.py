@@ -28,6 +28,8 @@ spark.stop()
 """
 
 
+@pytest.mark.sample(every=2)
+@pytest.mark.real
 @pytest.mark.parametrize("master", [["local[1]"], []], ids=["local", "not named"])
 def test_a_session_runs_workers_with_the_programs_own_python(tmp_path, master):
     elsewhere = tmp_path / "python3"

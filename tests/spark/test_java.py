@@ -9,6 +9,8 @@ import leveret.spark
 from leveret.spark.errors import NoJava
 from leveret.spark.java import check_java
 
+pytestmark = pytest.mark.real
+
 
 def pretended(directory: Path, script: str) -> dict[str, str]:
     binary = directory / "bin"

@@ -23,14 +23,13 @@ from tests.soak.pipeline import FILE
 from tests.soak.processes import Driver
 from tests.spark.partitions import lag, make_topic, spread
 from tests.spark.queues import bodies, publish
-from tests.spark.settings import only_in_soak
 
 pytestmark = [pytest.mark.needs_java, pytest.mark.timeout(900)]
 
 WAIT_S = 300
 MEANWHILE = bodies(3000, 3500)
 """What is published when the driver is dead: if more is left than that, it had not come to the end."""
-PHASES = [RUNNING, *(pytest.param(each, marks=only_in_soak) for each in (PLANNED, BEFORE_ACK, AFTER_ACK))]
+PHASES = [RUNNING, *(pytest.param(each, marks=pytest.mark.full) for each in (PLANNED, BEFORE_ACK, AFTER_ACK))]
 
 
 class Query(NamedTuple):

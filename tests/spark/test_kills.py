@@ -22,6 +22,7 @@ def stage(tmp_path_factory):
         yield ready
 
 
+@pytest.mark.full
 def test_a_broker_is_killed_while_tasks_run(stage):
     stage.play(SETTING, FILE, victim="broker", phase=RUNNING, rounds=1)
 
@@ -38,10 +39,12 @@ def test_an_executor_is_killed_whose_task_has_staged_its_rows(stage):
     stage.play(SETTING, QUEUE, victim="executor", phase=STAGED, rounds=1)
 
 
+@pytest.mark.full
 def test_a_driver_is_killed_when_rows_are_staged_and_not_committed(stage):
     stage.play(SETTING, QUEUE, victim="driver", phase=BEFORE_COMMIT, rounds=1)
 
 
+@pytest.mark.full
 @pytest.mark.needs_rabbitmq
 def test_a_python_worker_is_killed_that_has_published_its_rows_to_rabbitmq(stage):
     setting = Setting((QUEUE,), on_rabbitmq=True)

@@ -174,6 +174,7 @@ def test_properties_come_when_they_are_asked_for(leveret, queue, options):
     assert dict(row["headers"])["n"] == "1"
 
 
+@pytest.mark.real
 def test_nothing_is_lost_when_the_broker_restarts_between_any_two_calls(own_leveret):
     publish(own_leveret.url, "q", bodies(0, 20))
     run = Run({}, url=own_leveret.url, queue="q", cursor="lake", maxMessagesPerTrigger="8")
@@ -190,6 +191,7 @@ def test_nothing_is_lost_when_the_broker_restarts_between_any_two_calls(own_leve
     assert (own_leveret.depth("q"), own_leveret.unacked("q")) == (0, 0)
 
 
+@pytest.mark.real
 def test_a_flight_process_that_was_killed_costs_nothing(own_leveret):
     publish(own_leveret.url, "q", bodies(0, 20))
     run = Run({}, url=own_leveret.url, queue="q", cursor="lake")
@@ -235,6 +237,7 @@ def test_the_query_whose_checkpoint_it_is_not_goes_on(leveret, queue, options, c
     assert (leveret.depth(queue), leveret.unacked(queue)) == (0, 0)
 
 
+@pytest.mark.real
 def test_a_checkpoint_of_a_queue_of_that_name_at_another_broker_is_refused(own_leveret, tmp_path):
     """Whose queue was declared as early, and is leased to a query of the same name."""
     with Broker(tmp_path / "other", flight=True) as other:

@@ -19,7 +19,7 @@ from leveret.testing.broker import Broker
 from tests.spark.queues import publish
 from tests.spark.rejecting import ids_in_table, reasons, run, take
 
-pytestmark = [pytest.mark.needs_java, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.needs_java, pytest.mark.timeout(600)]
 
 AWKWARD = [
     "content-type",
@@ -90,6 +90,7 @@ def place(leveret: Broker, fresh: Callable[[str], str], tmp_path: Path) -> Place
 # schemas that are inferred
 
 
+@pytest.mark.full
 def test_an_inferred_schema_may_have_any_names_inside(spark, place):
     inner = {name: number for number, name in enumerate(AWKWARD)}
     first = {"id": 1, "http": inner, "deep": [{"a-b": [{"not": {"x y": "z"}}]}], "a-b": 1, "c.d": 2, "or": 3}
@@ -121,6 +122,7 @@ def test_a_schema_that_no_table_could_have_is_refused_before_anything_is_taken(
     assert not (place.folder / "checkpoint").exists()
 
 
+@pytest.mark.full
 def test_a_schema_is_inferred_as_the_options_have_it_parsed(spark, place):
     place.publish(b"{id: 1, price: 1.25, at: '2026/08/09 10'} // new")
     of_parse = (
@@ -132,6 +134,7 @@ def test_a_schema_is_inferred_as_the_options_have_it_parsed(spark, place):
     assert (row["id"], str(row["price"]), f"{row['at']:%d.%m. %H}") == (1, "1.25", "09.08. 10")
 
 
+@pytest.mark.full
 def test_options_that_a_look_at_the_source_can_not_have_are_known_in_any_case(spark, place):
     place.publish({"id": 1}, {"id": 2})
     run(spark, place.declared(of_source="options = { maxmessagespertrigger = 1, LeaseTimeout = '1 h' }"))
@@ -205,6 +208,7 @@ UNCERTAIN = """
 OF_UNCERTAIN = 'schema = "id LONG NOT NULL, amount DOUBLE, quantity INT, text STRING"'
 
 
+@pytest.mark.full
 def test_in_its_own_session_a_row_for_which_sql_fails_is_rejected_and_the_others_are_not(place):
     usual = {"amount": 4, "quantity": 2, "text": "a,b,3"}
     unusual = [{"quantity": 0}, {"text": "a"}, {"text": "a,b,c"}, {"text": "a,b,99999999999999999999"}, {}]
@@ -231,6 +235,7 @@ with session(read(Path(sys.argv[1]))) as spark:
 """
 
 
+@pytest.mark.full
 def test_the_file_decides_whether_its_own_session_fails_where_sql_does(place):
     file = place.folder / "pipeline.toml"
     strict = UNCERTAIN.replace("conf = {", 'conf = { "spark.sql.ansi.enabled" = true,')
@@ -249,6 +254,7 @@ def test_a_session_that_is_there_stays_as_strict_as_it_is(spark, place):
 # functions
 
 
+@pytest.mark.full
 def test_a_function_may_read_a_table(spark, place):
     spark.createDataFrame([(7, "seven")], "id LONG, name STRING").write.parquet(f"{place.folder}/names")
     tables = f'[[tables]]\nname = "names"\npath = "{place.folder}/names"'

@@ -15,6 +15,7 @@ from leveret.spark.pipelines.errors import TooManyRejects
 from leveret.spark.pipelines.rejects import Counts
 from leveret.spark.pipelines.state import sync_plan
 from leveret.spark.place import Place
+from tests.processes import WAIT_S
 
 FILE = """
 name = "orders"
@@ -96,9 +97,7 @@ def test_a_sink_of_another_broker_has_nothing_of_the_source(tmp_path: Path):
 def test_what_spark_has_planned_is_on_disk_before_a_batch_is_worked_on(tmp_path: Path, monkeypatch):
     pipeline = declared(checkpoint=tmp_path)
     synced: list[str] = []
-    monkeypatch.setattr(
-        "leveret.spark.place._sync", lambda path: synced.append(os.path.relpath(path, tmp_path))
-    )
+    monkeypatch.setattr(places, "_sync", lambda path: synced.append(os.path.relpath(path, tmp_path)))
     sync_plan(pipeline, 7)
     assert synced == [], "there is none yet"
     (tmp_path / "query/offsets").mkdir(parents=True)
@@ -125,7 +124,7 @@ class Silent:
 
     @property
     def get(self) -> dict[str, int]:
-        self.over.wait(30)
+        self.over.wait(WAIT_S)
         return {}
 
 

@@ -61,6 +61,7 @@ def test_orders_end_in_the_table_of_their_day_and_country_or_among_the_rejects(s
     assert own_leveret.depth("orders") == 0
 
 
+@pytest.mark.full
 def test_clicks_become_sessions_and_late_ones_are_rejected(spark, own_leveret, place):
     bodies = make.clicks()
     expected = reckoned([json.loads(body) for body in bodies], batch=500)
@@ -125,6 +126,7 @@ def _closed(waiting, watermark, gap):
     return closed, kept
 
 
+@pytest.mark.full
 def test_purchases_come_back_with_what_is_known_of_their_customers(spark, own_leveret, place):
     bodies = make.purchases()
     counts, _ = run(spark, own_leveret, place, "enrichment", "purchases")

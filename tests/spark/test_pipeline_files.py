@@ -487,6 +487,7 @@ def somebody() -> Iterator[subprocess.Popen]:
         process.communicate()
 
 
+@pytest.mark.real
 def test_a_checkpoint_whose_pipeline_runs_is_refused_until_its_process_is_gone(tmp_path: Path, somebody):
     state = State(declared(placed(tmp_path)))
     state.report(Status.first("orders").now(state="running", pid=somebody.pid))
@@ -546,6 +547,7 @@ def test_how_a_pipeline_is_going_is_seen_from_another_terminal(tmp_path: Path):
     assert json.loads(runner.invoke(app, ["pipeline", "status", str(file), "--json"]).stdout)["batch"] == 7
 
 
+@pytest.mark.real
 def test_a_run_whose_process_is_gone_is_not_called_running(tmp_path: Path):
     child = subprocess.run(
         [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True

@@ -437,7 +437,7 @@ def pipeline(place: Place, leveret: Broker) -> Running:
     return Running(place, leveret)
 
 
-@pytest.mark.parametrize("point", ["in the transaction", "finished"])
+@pytest.mark.parametrize("point", ["in the transaction", pytest.param("finished", marks=pytest.mark.full)])
 def test_a_pipeline_that_dies_leaves_each_row_once_in_each_of_its_tables(pipeline, monkeypatch, point):
     place = pipeline.place
     tables = [sink(url=place.url), sink("totals", "totals", url=place.url, dbtable="totals")]
@@ -503,6 +503,7 @@ def pipeline_run(file: Path, *python: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
 
 
+@pytest.mark.full
 @pytest.mark.needs_java
 @pytest.mark.needs_postgresql
 def test_a_pipeline_that_is_killed_in_the_transaction_leaves_each_row_once_on_a_server(

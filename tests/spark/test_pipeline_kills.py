@@ -25,9 +25,9 @@ def stage(tmp_path_factory):
 @pytest.mark.parametrize(
     ("victim", "phase"),
     [
-        ("broker", PUBLISHED),
-        ("flight-process", REJECTED),
-        ("driver", PUBLISHED),
+        pytest.param("broker", PUBLISHED, marks=pytest.mark.full),
+        pytest.param("flight-process", REJECTED, marks=pytest.mark.full),
+        pytest.param("driver", PUBLISHED, marks=pytest.mark.full),
     ],
 )
 def test_every_message_is_in_the_table_or_among_the_rejects_once(stage, victim, phase):

@@ -18,7 +18,7 @@ from tests.cli.command import leveret as command
 from tests.spark.queues import publish
 from tests.spark.rejecting import declared, fail_at, ids_in_table, order, reasons, run, settlements, take
 
-pytestmark = [pytest.mark.needs_java, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.needs_java, pytest.mark.timeout(600)]
 
 
 class Place:
@@ -93,6 +93,7 @@ def test_what_was_rejected_by_mistake_is_redriven_and_in_the_table_once(place):
     assert place.left == (0, 0)
 
 
+@pytest.mark.full
 def test_what_was_wrong_with_a_body_is_mended_in_a_file_and_published_again(place, tmp_path):
     place.publish(order(1), order(2, -7.0))
     place.run()
@@ -136,6 +137,7 @@ def test_a_reject_has_what_the_message_had_but_for_what_belonged_to_its_publish(
 # batches that run again
 
 
+@pytest.mark.full
 def test_a_new_checkpoint_counts_its_batches_anew_and_its_rejects_are_published(place):
     place.publish(order(1), b"first")
     place.run()
@@ -145,7 +147,9 @@ def test_a_new_checkpoint_counts_its_batches_anew_and_its_rejects_are_published(
     assert [body for body, _ in place.take_rejects()] == [b"first", b"second"]
 
 
-@pytest.mark.parametrize("phase", ["publish", "settle", "commit"])
+@pytest.mark.parametrize(
+    "phase", [*(pytest.param(phase, marks=pytest.mark.full) for phase in ("publish", "settle")), "commit"]
+)
 def test_a_batch_that_is_written_is_not_judged_again(place, monkeypatch, phase):
     place.publish(order(1), order(2, 0.0), order(3, 30.0))
     place.dies(monkeypatch, phase)
@@ -155,6 +159,7 @@ def test_a_batch_that_is_written_is_not_judged_again(place, monkeypatch, phase):
     assert place.settlements() == {Outcome.SENT_TO_REJECTS: [1], Outcome.ACKED: [0, 2]}
 
 
+@pytest.mark.full
 def test_a_batch_whose_files_can_be_overwritten_is_judged_again(place, monkeypatch):
     place.publish(order(1), order(2, 0.0), order(3, 30.0))
     place.dies(monkeypatch, "verdict")
@@ -165,6 +170,7 @@ def test_a_batch_whose_files_can_be_overwritten_is_judged_again(place, monkeypat
     assert place.settlements() == {Outcome.SENT_TO_REJECTS: [2], Outcome.ACKED: [0, 1]}
 
 
+@pytest.mark.full
 def test_a_batch_of_which_all_was_rejected_runs_again_without_messages(place, monkeypatch):
     place.publish(b"a", b"b")
     place.dies(monkeypatch, "commit")

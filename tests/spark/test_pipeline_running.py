@@ -26,7 +26,7 @@ from tests.spark.queues import publish
 from tests.spark.rejecting import ids_in_table, order
 from tests.spark.spooling import wait_until
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 needs_java = pytest.mark.needs_java
 END_S = 120
 
@@ -206,6 +206,24 @@ def test_ctrl_c_while_spark_starts_ends_the_run(place):
     assert process.returncode == 128 + signal.SIGINT, said
     assert (json.loads(out)["state"], place.status.state) == ("stopped", "stopped")
     assert "Traceback" not in said
+
+
+@needs_java
+@pytest.mark.parametrize("when", ["starting", "running"])
+def test_sigterm_to_the_whole_process_group_ends_the_run_in_order(place, when):
+    publish(place.broker.url, place.queue, [])
+    place.write(queue=place.queue)
+    command = [sys.executable, "-m", "leveret", "pipeline", "run", str(place.file), "--json"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, start_new_session=True, **pipes) as process:
+        begun = place.folder / "checkpoint" / "status.json"
+        wait_until(lambda: begun.exists() and place.status.state == when, f"it is {when}", timeout_s=END_S)
+        os.killpg(process.pid, signal.SIGTERM)
+        out, said = process.communicate(timeout=END_S)
+    assert process.returncode == 128 + signal.SIGTERM, said
+    assert (json.loads(out)["state"], place.status.state, place.status.error) == ("stopped", "stopped", "")
+    assert "Traceback" not in said
+    assert "Exception" not in said, said
 
 
 def test_a_status_that_can_not_be_written_for_a_while_does_not_end_the_query(monkeypatch):

@@ -15,7 +15,7 @@ from tests.spark.queues import publish
 from tests.spark.rejecting import declared, fail_at, ids_in_table, order, run, settlements, take
 from tests.spark.spooling import driving, options, ready, wait_until
 
-pytestmark = [pytest.mark.needs_java, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.needs_java, pytest.mark.timeout(600)]
 
 GOOD = [order(number) for number in range(60)]
 BAD = [b"{nope", order(100, -1.0), order(101, -2.0), b"\xff", order(102, 0.0)]
@@ -68,7 +68,7 @@ def test_rejects_of_a_topic_are_settled_as_that_in_the_pipelines_group_and_can_b
     assert counts == {Outcome.SENT_TO_REJECTS: 5 + 4, Outcome.ACKED: 60 + 1}
 
 
-@pytest.mark.parametrize("phase", ["settle", "commit"])
+@pytest.mark.parametrize("phase", [pytest.param("settle", marks=pytest.mark.full), "commit"])
 def test_a_stream_is_read_again_with_its_rejects_and_they_are_published_once(
     spark, leveret, fresh, tmp_path, monkeypatch, phase
 ):

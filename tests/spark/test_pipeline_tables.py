@@ -23,7 +23,7 @@ from leveret.spark.pipelines.tables import Table, last_committed, listed
 from tests.spark.queues import publish
 from tests.spark.watched import Alternating, Died, failing, watched
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 needs_java = pytest.mark.needs_java
 
 SCHEMA = "id LONG, said STRING, amount DOUBLE, month STRING, _queue STRING, _partition INT, _offset LONG"
@@ -522,6 +522,7 @@ def pipeline(place: Path, *, url: str = "amqp://localhost", queue: str = "orders
     """
 
 
+@pytest.mark.full
 @needs_java
 def test_a_table_is_compacted_while_its_pipeline_runs(spark, leveret, tmp_path):
     every = '[trigger]\nevery = "50 ms"'

@@ -23,7 +23,7 @@ from leveret.spark.pipelines.state import Status
 from leveret.testing.broker import Broker
 from tests.spark.queues import publish
 
-pytestmark = [pytest.mark.needs_java, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.needs_java, pytest.mark.timeout(600)]
 
 numbers = count()
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
@@ -251,6 +251,7 @@ def dying(original: Callable[..., object]) -> Callable[..., object]:
     return do_and_die
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("windows", "duplicates", "deaths"),
     [
@@ -295,6 +296,7 @@ def _rest(event: dict) -> dict:
     return {"user": event["user"], "amount": event["amount"]}
 
 
+@pytest.mark.full
 def test_rows_wait_for_their_window_and_late_ones_are_rejected_across_runs(place):
     """With the source: three batches, a run that ends, and another one that closes the windows."""
     declared = place.declared(WATERMARK, DEDUP, TUMBLING, CHEAP)
@@ -403,6 +405,7 @@ def test_a_plain_pipeline_counts_while_it_writes(place, where, kept):
     assert set(place.take_rejects()) == {1, 5}
 
 
+@pytest.mark.full
 def test_a_duplicate_of_a_row_that_a_step_rejects_is_rejected_with_it(place):
     bodies = [event("a", 0, amount=95), event("a", 1, amount=1), event("b", 0), event("b", 1)]
     found = tried(place, bodies, DEDUP, CHEAP)

@@ -20,7 +20,7 @@ from leveret.testing.broker import Broker
 from tests.spark.queues import publish
 from tests.spark.rejecting import run, take
 
-pytestmark = [pytest.mark.needs_java, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.needs_java, pytest.mark.timeout(600)]
 
 FILE = """
 name = "enrichment"
@@ -115,6 +115,7 @@ def test_what_a_sink_has_is_not_judged_again(place, monkeypatch):
     assert place.taken() == ([{"id": 1, "name": "Ann"}], sorted([BOB, NONSENSE]))
 
 
+@pytest.mark.full
 def test_what_no_sink_has_is_judged_again(place, monkeypatch):
     dies(place, monkeypatch, lambda *_: None)
     assert not once.is_in_a_sink(place.spark, place.declared(), 0)

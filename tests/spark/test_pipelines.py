@@ -21,7 +21,7 @@ from leveret.storage.journal import Entry, Kind, Outcome
 from leveret.testing.broker import Broker
 from tests.spark.queues import publish
 
-pytestmark = [pytest.mark.needs_java, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.needs_java, pytest.mark.timeout(600)]
 
 numbers = count()
 SCHEMA = "id LONG NOT NULL, customer STRING, amount DOUBLE"
@@ -196,6 +196,7 @@ def test_too_many_rejects_stop_it_and_nothing_is_settled(place, limit, sentence)
     assert len(place.take_rejects()) == 3
 
 
+@pytest.mark.sample(every=3)
 @pytest.mark.parametrize("phase", ["publish", "settle", "after"])
 def test_a_batch_that_runs_again_leaves_every_message_in_one_place(place, monkeypatch, phase):
     """It ends before its rejects are published, before they are settled, or just before Spark commits it."""
@@ -331,6 +332,7 @@ def test_the_command_runs_a_pipeline_to_its_end(leveret, tmp_path):
     assert sorted(line.split(",")[0] for line in lines) == ["1", "2"]
 
 
+@pytest.mark.full
 def test_a_new_checkpoint_does_not_overwrite_the_table_of_an_old_one(place):
     publish(place.broker.url, place.queue, [order(1)])
     place.run(place.declared())

@@ -14,6 +14,7 @@ from leveret.spark.published import NotPublished, PublishStreamWriter, PublishWr
 from leveret.spark.rows import BadValue
 from leveret.spark.sink import Attempt, Staged
 from tests.client.proxy import CONFIRM, PUBLISHED_BODY, How, Proxy, Where
+from tests.processes import WAIT_S
 from tests.spark.tasks import bodies, channel, declare, drained, run_task, schema_of, texts_in
 
 pytestmark = pytest.mark.needs_rabbitmq
@@ -230,12 +231,13 @@ def test_rows_are_under_way_before_the_first_is_confirmed(rabbitmq, queue, fresh
         ran = task.submit(run_task, patient, batches_of(ROWS[:1]), query=query)
         try:
             assert proxy.wait_for(PUBLISHED_BODY, len(ROWS[0]), timeout_s=60)
-            assert stalled.wait(60)
+            assert stalled.wait(WAIT_S)
         finally:
             proxy.cut()
         assert ran.result().rows == len(ROWS[0])
 
 
+@pytest.mark.full
 def test_a_task_that_failed_because_its_wire_stayed_cut_is_run_again(rabbitmq, queue, fresh):
     query = fresh("query")
     with Proxy(rabbitmq.url) as proxy, ExitStack() as away:

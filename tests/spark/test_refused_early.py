@@ -98,8 +98,9 @@ def of_rabbitmq(rabbitmq):
         declaring.queue_declare("bound", durable=True)
         declaring.queue_bind("bound", "allowed", "#")
     rabbitmq.rabbitmqctl("add_user", "rita", "secret")
-    rabbitmq.rabbitmqctl("set_permissions", "rita", ".*", "^(allowed|inner)$", "^bound$")
-    rabbitmq.rabbitmqctl("set_topic_permissions", "rita", "allowed", "^a[.]", "")
+    rita = ("-p", rabbitmq.vhost, "rita")
+    rabbitmq.rabbitmqctl("set_permissions", *rita, ".*", "^(allowed|inner)$", "^bound$")
+    rabbitmq.rabbitmqctl("set_topic_permissions", *rita, "allowed", "^a[.]", "")
     return rabbitmq
 
 
@@ -107,7 +108,9 @@ def of_rabbitmq(rabbitmq):
 def test_on_rabbitmq_a_queue_that_may_not_be_read_is_refused_and_keeps_its_messages(of_rabbitmq, tmp_path):
     spooled = as_rita(of_rabbitmq) | {"queue": "unread", "cursor": "c", "spoolLocation": str(tmp_path)}
     reader = LeveretDataSource(spooled).streamReader(schema_of(SourceOptions.parse(spooled)))
-    with pytest.raises(BrokerRefused, match="access to queue 'unread' in vhost '/' refused for user 'rita'"):
+    with pytest.raises(
+        BrokerRefused, match=r"access to queue 'unread' in vhost '.*' refused for user 'rita'"
+    ):
         promptly(lambda: reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit()))
     assert ready(of_rabbitmq.url, "unread") == 3
 
@@ -116,7 +119,9 @@ def test_on_rabbitmq_a_queue_that_may_not_be_read_is_refused_and_keeps_its_messa
 def test_and_so_is_a_stream(of_rabbitmq):
     given = as_rita(of_rabbitmq) | {"stream": "unread-stream", "startingPosition": "earliest"}
     reader = LeveretDataSource(given).streamReader(schema_of(SourceOptions.parse(given)))
-    with pytest.raises(BrokerRefused, match="access to queue 'unread-stream' in vhost '/' refused for user"):
+    with pytest.raises(
+        BrokerRefused, match=r"access to queue 'unread-stream' in vhost '.*' refused for user"
+    ):
         promptly(lambda: reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit()))
 
 
@@ -138,7 +143,7 @@ def test_on_rabbitmq_the_right_to_write_is_asked_for_on_the_driver(of_rabbitmq, 
     for make in writers(of_rabbitmq, user="rita", password="secret", **options):
         with pytest.raises(BrokerRefused) as raised:
             make()
-        assert sentence in str(raised.value)
+        assert sentence in str(raised.value).replace(f"'{of_rabbitmq.vhost}'", "'/'")
 
 
 @pytest.mark.needs_rabbitmq
@@ -163,8 +168,10 @@ def test_an_exchange_that_keeps_the_last_messages_keeps_none_of_it(rabbitmq):
     assert ready(rabbitmq.url, "late") == 0
 
 
+@pytest.mark.full
 @pytest.mark.needs_rabbitmq
-def test_a_broker_that_takes_nothing_for_want_of_memory_says_so(rabbitmq):
+def test_a_broker_that_takes_nothing_for_want_of_memory_says_so(own_rabbitmq):
+    rabbitmq = own_rabbitmq.nodes[0].server
     rabbitmq.rabbitmqctl("set_vm_memory_high_watermark", "absolute", "1")
     try:
         for make in writers(rabbitmq, exchange="amq.fanout", brokerTimeout="5s"):
@@ -243,7 +250,7 @@ def test_exchanges_that_rows_name_show_with_the_rows(broker):
 def test_on_rabbitmq_an_exchange_that_is_not_there_is_one_sentence_too(rabbitmq):
     for options in ({"exchange": "missing"}, {"routingKey": "q", "unroutableExchange": "missing"}):
         for make in writers(rabbitmq, **options):
-            with pytest.raises(BrokerRefused, match="no exchange 'missing' in vhost '/'"):
+            with pytest.raises(BrokerRefused, match="no exchange 'missing' in vhost '"):
                 make()
     for make in writers(rabbitmq, exchange="amq.fanout", unroutableExchange="amq.topic"):
         assert make() is not None

@@ -4,16 +4,21 @@ import pytest
 
 from leveret.spark.following import Follower
 from leveret.spark.streams import StreamReader
-from tests.client.cluster import kill_and_start, lone_rabbitmq, stop_and_start  # noqa: F401  (a fixture)
+from tests.rabbitmq.cluster import kill_and_start, stop_and_start
 from tests.spark import test_streams as streams
 from tests.spark.spooling import LOST_PATIENCE, WAIT_S, driving, options, publish, ready, wait_until
 
 pytestmark = pytest.mark.needs_rabbitmq
 
+STOPPED = pytest.param(stop_and_start, id="stopped")
+KILLED = pytest.param(kill_and_start, id="killed")
+STOPPED_IN_FULL = pytest.param(stop_and_start, id="stopped", marks=pytest.mark.full)
+KILLED_IN_FULL = pytest.param(kill_and_start, id="killed", marks=pytest.mark.full)
 
-@pytest.mark.parametrize("end", [stop_and_start, kill_and_start], ids=["stopped", "killed"])
-def test_a_broker_that_restarts_loses_nothing_and_doubles_nothing(lone_rabbitmq, fresh, tmp_path, end):  # noqa: F811
-    url, queue = lone_rabbitmq.nodes[0].url, fresh()
+
+@pytest.mark.parametrize("end", [STOPPED_IN_FULL, KILLED])
+def test_a_broker_that_restarts_loses_nothing_and_doubles_nothing(own_rabbitmq, fresh, tmp_path, end):
+    url, queue = own_rabbitmq.nodes[0].url, fresh()
     sent = sorted(f"m{number:05d}" for number in range(200))
     publish(url, queue, sent)
     chosen = options(url, queue, tmp_path, maxMessagesPerTrigger="60", brokerTimeout="60s")
@@ -21,16 +26,16 @@ def test_a_broker_that_restarts_loses_nothing_and_doubles_nothing(lone_rabbitmq,
         driver.in_hand(120)
         driver.batch()
         assert driver.plan()
-        end(lone_rabbitmq)
+        end(own_rabbitmq)
         driver.until(200)
         wait_until(lambda: not driver.plan() and ready(url, queue) == 0, "the last copies were acked")
     assert driver.rows == sent
     wait_until(lambda: ready(url, queue) == 0, "the queue is empty")
 
 
-@pytest.mark.parametrize("end", [stop_and_start, kill_and_start], ids=["stopped", "killed"])
-def test_a_stream_is_read_on_when_its_broker_is_back(lone_rabbitmq, fresh, end):  # noqa: F811
-    url, stream = lone_rabbitmq.nodes[0].url, fresh("stream")
+@pytest.mark.parametrize("end", [STOPPED, KILLED_IN_FULL])
+def test_a_stream_is_read_on_when_its_broker_is_back(own_rabbitmq, fresh, end):
+    url, stream = own_rabbitmq.nodes[0].url, fresh("stream")
     streams.declare(url, stream)
     streams.append(url, stream, streams.bodies(250))
     chosen = streams.options(url, stream, maxMessagesPerTrigger="100", brokerTimeout="60s")
@@ -39,7 +44,7 @@ def test_a_stream_is_read_on_when_its_broker_is_back(lone_rabbitmq, fresh, end):
     while len(found) < 250:
         planned = streams.grown(reader, offset)
         if not found:
-            end(lone_rabbitmq)
+            end(own_rabbitmq)
         found += streams.rows_of(reader, reader.partitions(offset, planned), chosen)
         offset = planned
     reader.stop()

@@ -19,7 +19,6 @@ from leveret.spark.errors import BrokerAway, BrokerRefused, SparkSideError
 from leveret.spark.options import SinkOptions
 from leveret.spark.rows import BadValue
 from leveret.spark.sink import StageStreamWriter, StageWriter
-from tests.spark.settings import only_in_soak
 from tests.spark.sink_driver import START_S, driver, wait_for_file
 from tests.spark.tasks import bodies, channel, declare, drained, run_task, schema_of, task, texts_in
 
@@ -347,7 +346,7 @@ def test_rows_that_do_not_come_fail_the_task_whatever_the_broker_does(monkeypatc
     def away(self, descriptor, batches):
         try:
             return sum(batch.num_rows for batch in batches)
-        except Exception:
+        except Exception:  # noqa: BLE001  # as a broken call would hide any error
             raise BrokerAway("broken pipe") from None
 
     def batches():
@@ -501,7 +500,7 @@ def test_nothing_is_overwritten(spark, leveret, queue):
         written(rows, leveret, queue).mode("overwrite").save()
 
 
-@only_in_soak
+@pytest.mark.full
 @pytest.mark.needs_java
 @pytest.mark.timeout(700)  # three drivers, one after the other: 50 s each where two cores are shared by ten
 def test_a_driver_killed_around_its_commits_has_written_every_row_once(leveret, queue, tmp_path):

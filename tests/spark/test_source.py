@@ -183,6 +183,7 @@ def test_the_format_can_be_registered_too(spark, leveret, queue):
     assert spark.read.format("leveret").options(url=leveret.url, queue=queue).load().count() == 2
 
 
+@pytest.mark.sample(every=2)
 @pytest.mark.usefixtures("accounts")
 @pytest.mark.parametrize("way", ["url", "options"])
 def test_passwords_are_in_no_plan_no_progress_no_log_and_no_checkpoint(
@@ -221,11 +222,12 @@ def test_passwords_are_in_no_plan_no_progress_no_log_and_no_checkpoint(
     assert written(spark, tmp_path) == bodies(0, 5)
 
 
+@pytest.mark.full
 @pytest.mark.needs_rabbitmq
 def test_nor_are_those_for_rabbitmq_nor_in_the_spool(spark, rabbitmq, queue, tmp_path, log_file):
     publish(rabbitmq.url, queue, bodies(0, 5))
     rabbitmq.rabbitmqctl("add_user", "spark", SECRET)
-    rabbitmq.rabbitmqctl("set_permissions", "spark", ".*", ".*", ".*")
+    rabbitmq.rabbitmqctl("set_permissions", "-p", rabbitmq.vhost, "spark", ".*", ".*", ".*")
     url = rabbitmq.url.replace("guest:guest", f"spark:{SECRET}")
     options = {"url": url, "queue": queue, "cursor": "lake", "spoolLocation": str(tmp_path / "spool")}
     rows = spark.readStream.format("leveret").options(**options).load()

@@ -25,7 +25,7 @@ from leveret.spark.spool import Spool, TakenOver
 from leveret.spark.spooled import SpoolStreamReader
 from leveret.testing.broker import Broker
 from tests.client.proxy import ACK, DELIVERED_BODY, Proxy, Where
-from tests.client.stage import dead_url
+from tests.client.publishers import dead_url
 from tests.spark.spooling import LOST_PATIENCE, WAIT_S, Driver, driving, options, publish, ready, wait_until
 
 pytestmark = pytest.mark.needs_rabbitmq
@@ -347,8 +347,8 @@ def test_a_later_run_takes_over_and_the_earlier_one_acks_nothing_more(rabbitmq, 
     assert empties(rabbitmq.url, queue)
 
 
-def test_a_spool_of_another_broker_is_refused_and_its_query_goes_on(rabbitmq, fresh, tmp_path):
-    queue, sent = fresh(), bodies(40)
+def test_a_spool_of_another_broker_is_refused_and_its_query_goes_on(own_rabbitmq, fresh, tmp_path):
+    rabbitmq, queue, sent = own_rabbitmq.nodes[0], fresh(), bodies(40)
     with Broker() as broker:
         for url in (rabbitmq.url, broker.url):
             publish(url, queue, sent)
@@ -491,7 +491,7 @@ def test_an_open_batch_is_run_again_though_the_broker_is_away(rabbitmq, fresh, t
         driver.in_hand(40)
         driver.batch()
         driver.plan()
-        driver.options = options(dead_url(), queue, tmp_path, brokerTimeout="300ms")
+        driver.options = options(dead_url() + rabbitmq.vhost, queue, tmp_path, brokerTimeout="300ms")
         driver.killed()
         driver.run()
     assert driver.rows == sent

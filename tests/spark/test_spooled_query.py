@@ -15,7 +15,7 @@ from tests.spark.spooling import WAIT_S, publish, ready, wait_until
 
 pytestmark = [pytest.mark.needs_rabbitmq, pytest.mark.needs_java]
 
-KILLS = int(os.environ.get("LEVERET_KILLS", "1"))
+KILLS, KILLS_IN_FULL = 1, 3
 MESSAGES = 3_000
 DRIVER_S = 120
 
@@ -78,7 +78,8 @@ def rows_of(table: Path) -> list[str]:
     )
 
 
-def test_a_driver_that_is_killed_loses_nothing_and_doubles_nothing(rabbitmq, fresh, tmp_path):
+@pytest.mark.full
+def test_a_driver_that_is_killed_loses_nothing_and_doubles_nothing(rabbitmq, fresh, tmp_path, full_run):
     queue, table = fresh(), tmp_path / "table"
     publish(rabbitmq.url, queue, [])
     job = {
@@ -104,7 +105,7 @@ def test_a_driver_that_is_killed_loses_nothing_and_doubles_nothing(rabbitmq, fre
     publisher = threading.Thread(target=keep_publishing)
     publisher.start()
     try:
-        for _ in range(KILLS):
+        for _ in range(KILLS_IN_FULL if full_run else KILLS):
             driver = DriverProcess(job)
             try:
                 driver.wait_for_batches(2)

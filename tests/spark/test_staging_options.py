@@ -9,6 +9,8 @@ from leveret.testing.broker import Broker
 from leveret.testing.clock import VirtualClock
 from tests.spark.tasks import bodies, declare, run_task, schema_of, texts_in
 
+pytestmark = pytest.mark.real
+
 
 @pytest.fixture
 def timed(tmp_path):

@@ -25,7 +25,7 @@ from leveret.spark.options import SourceOptions
 from leveret.spark.spooled import SpoolStreamReader
 from leveret.spark.streams import StreamBatchReader, StreamReader
 from tests.client.proxy import DELIVERED_BODY, Proxy
-from tests.client.stage import dead_url
+from tests.client.publishers import dead_url
 from tests.spark.spooling import WAIT_S, publish, ready, wait_until
 from tests.spark.spooling import options as spool_options
 
@@ -96,7 +96,7 @@ def test_a_stream_is_read_batch_by_batch(rabbitmq, stream):
     chosen = options(rabbitmq.url, stream, maxMessagesPerTrigger="100")
     reader = StreamReader(chosen)
     offset, found, ends = reader.initialOffset(), [], []
-    assert offset == {"stream": stream, "vhost": "/", "cluster": offset["cluster"], "offset": 0}
+    assert offset == {"stream": stream, "vhost": rabbitmq.vhost, "cluster": offset["cluster"], "offset": 0}
     assert re.fullmatch(r"leveret\d+@.+", offset["cluster"]), "the name that the tests give it"
     for _ in range(3):
         end = grown(reader, offset)
@@ -588,6 +588,7 @@ def test_spark_reads_a_stream_and_goes_on_where_it_was(spark, rabbitmq, stream, 
         append(rabbitmq.url, stream, bodies(300, 500))
 
 
+@pytest.mark.full
 @pytest.mark.needs_java
 def test_spark_stops_at_a_stream_that_was_declared_again_or_goes_on_from_its_beginning(
     spark, rabbitmq, stream, tmp_path

@@ -14,8 +14,9 @@ from leveret.spark.leases import LeaseStreamReader
 from leveret.spark.published import PublishStreamWriter
 from leveret.spark.sink import StageStreamWriter
 from leveret.spark.spooled import SpoolStreamReader
-from tests.differential.rabbitmq import free_ports, running_rabbitmq
 from tests.e2e.serving import Serving
+from tests.processes import free_ports
+from tests.rabbitmq.node import running_rabbitmq
 from tests.server.test_tls import certificate, port_of, pytestmark  # noqa: F401  (a fixture, and its mark)
 from tests.spark import tasks
 from tests.spark.queues import Run, bodies
@@ -112,12 +113,14 @@ def write(kind: type, messages: list[bytes], **given: str) -> None:
     writer.commit(told, 0)
 
 
+@pytest.mark.real
 def test_a_queue_of_leveret_is_read_in_batches(leveret_url, ca_file, trusting, fresh):
     queue = fresh()
     publish(leveret_url, queue, trusting, BODIES)
     assert read(LeaseStreamReader, 100, **options(leveret_url, ca_file, queue=queue)) == BODIES
 
 
+@pytest.mark.real
 def test_rows_that_are_staged_and_committed_are_in_a_queue_of_leveret(leveret_url, ca_file, trusting, fresh):
     queue = fresh()
     publish(leveret_url, queue, trusting, [])

@@ -18,6 +18,8 @@ from tests.spark.partitions import append, group_of, groups_on, lag, make_stream
 from tests.spark.queues import Run, bodies, publish, reader
 from tests.spark.tasks import channel
 
+pytestmark = pytest.mark.real
+
 numbers = count()
 
 

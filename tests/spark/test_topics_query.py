@@ -54,6 +54,7 @@ def test_a_topic_becomes_a_table_exactly_over_restarts_of_the_query_and_the_brok
     assert lag(own_leveret, "orders", "lake") == 0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("options", [{"topic": "orders"}, {"stream": "orders-0"}], ids=["topic", "stream"])
 def test_a_query_may_begin_where_there_is_nothing(spark, own_leveret, tmp_path, options):
     make_topic(own_leveret.url, "orders", 1)

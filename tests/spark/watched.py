@@ -7,6 +7,7 @@ from itertools import count
 from pyarrow import fs
 
 from leveret.spark.pipelines.tables import Table
+from tests.processes import WAIT_S
 
 
 class Died(BaseException):
@@ -109,20 +110,20 @@ class Alternating:
 
     def _wait(self, _: str) -> None:
         self._waits.release()
-        assert self._may.acquire(timeout=60)
+        assert self._may.acquire(timeout=WAIT_S)
 
     def __enter__(self) -> "Alternating":
         self._thread.start()
-        assert self._waits.acquire(timeout=60)
+        assert self._waits.acquire(timeout=WAIT_S)
         return self
 
     def advance(self, changes: int) -> None:
         for _ in range(changes):
             if not self._ended:
                 self._may.release()
-                assert self._waits.acquire(timeout=60)
+                assert self._waits.acquire(timeout=WAIT_S)
 
     def __exit__(self, *_: object) -> None:
         while not self._ended:
             self.advance(1)
-        self._thread.join(60)
+        self._thread.join(WAIT_S)

@@ -1,6 +1,5 @@
 """Ranges of logs as Arrow batches: always what `Log.read` says, or less by exactly what is damaged."""
 
-import errno
 import pickle
 from itertools import count
 from random import Random
@@ -90,7 +89,7 @@ def bodies_of(batches) -> list[bytes]:
 
 
 class TestRanges:
-    @pytest.mark.parametrize("seed", range(20))
+    @pytest.mark.histories(sample=6, full=20)
     def test_any_ranges_are_what_the_log_reads(self, disk, store, seed):
         random = Random(seed)
         log = store.create_log(retention=Retention(keep_settled=True))
@@ -109,7 +108,7 @@ class TestRanges:
             }
             assert read(disk, log, ranges, **how) == log.read(ranges)
 
-    @pytest.mark.parametrize("seed", range(20))
+    @pytest.mark.histories(sample=6, full=20)
     def test_rewritten_segments_are_read_by_offset_too(self, disk, store, seed):
         random = Random(seed)
         log = store.create_log()
@@ -210,7 +209,7 @@ class TestRanges:
 
 
 class TestSettled:
-    @pytest.mark.parametrize("seed", range(10))
+    @pytest.mark.histories(sample=6, full=10)
     def test_what_is_settled_is_left_out(self, disk, store, seed):
         random = Random(seed)
         log = store.create_log(retention=Retention(keep_settled=True))
@@ -465,7 +464,6 @@ class TestDamage:
         for read_only in (True, False):
             with LogReader(OsFiles(str(tmp_path), read_only=read_only), log.view()) as reader:
                 assert records_of(reader.read([(0, 30)])) == log.read([(0, 30)])
-            assert [damage.file for damage in reader.damage] == [log.segments[0].index_path] * 2
-            assert f"[Errno {errno.EROFS}]" in reader.damage[1].what
+            assert [damage.file for damage in reader.damage] == [log.segments[0].index_path]
         assert {path: path.read_bytes() for path in index.parent.iterdir()} == before
         store.close()

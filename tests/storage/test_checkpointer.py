@@ -188,8 +188,9 @@ class TestFailures:
         disk.before = None
         left = [path for path in disk.paths() if path.startswith(f"{log.spec.directory}/msgs")]
         assert left
-        reopened = killed(disk)
-        assert not [path for path in reopened._files.paths() if path in left]
+        restarted = disk.restart()
+        make_store(restarted)
+        assert not [path for path in restarted.paths() if path in left]
 
 
 def test_a_change_that_a_checkpoint_finds_half_done_is_not_counted_twice(disk, clock, monkeypatch):

@@ -6,7 +6,7 @@ import pytest
 
 from leveret.storage.cursor import MARK_AHEAD
 from leveret.storage.errors import BadName, BadRequest, NotInFlight, OffsetOutOfRange, UnknownCursor
-from leveret.storage.journal import Entry, Kind, Outcome, Promise
+from leveret.storage.journal import Attempt, Entry, Kind, Outcome, Promise
 from leveret.storage.records import PERSISTENT
 from tests.storage.builders import killed, make_store, message, messages, offsets
 
@@ -61,6 +61,21 @@ class TestJournal:
             Entry(Kind.LEASED, [(4, 5)], 0, b"query", 0, now),
             Entry(Kind.RELEASED, [(1, 2)], 0, b"query", 0, now),
         ]
+
+    def test_that_a_consumer_has_begun_is_an_entry_once(self, store, log, cursor):
+        store.append(log, messages(6))
+        start = cursor.journal.next
+        cursor.take(4, who=b"alice", unbegun=True)
+        cursor.take(1, who=b"bob")
+        for _ in range(2):
+            cursor.begin([(1, 3), (4, 6)], who=b"alice")
+        found = cursor.entries(start, cursor.journal.next)
+        assert [(entry.kind, entry.ranges, entry.outcome, entry.who) for entry in found] == [
+            (Kind.DELIVERED, [(0, 4)], Attempt.WHEN_BEGUN, b"alice"),
+            (Kind.DELIVERED, [(4, 5)], Attempt.WHEN_DELIVERED, b"bob"),
+            (Kind.DELIVERED, [(1, 3)], Attempt.BEGUN, b"alice"),
+        ]
+        assert offsets(cursor.progress.unbegun.ranges()) == [0, 3]
 
     def test_what_is_taken_for_several_is_written_down_with_their_names_when_they_are_known(
         self, store, log, cursor
@@ -429,6 +444,17 @@ class TestRestarts:
         assert reopened.take(9) == [(0, 1), (3, 5)]
         clock.now_us += 500
         assert reopened.take(9) == [(1, 3)]
+
+    def test_only_what_was_begun_counts_after_a_restart(self, store, log, cursor, restart):
+        store.append(log, messages(6))
+        cursor.take(4, unbegun=True)
+        cursor.take(1)
+        cursor.begin([(1, 2)])
+        cursor.settle([(3, 4)])
+        reopened = reader(restart())
+        assert [reopened.delivery_count(offset) for offset in (0, 1, 2, 4)] == [0, 1, 0, 1]
+        assert all(map(reopened.is_redelivered, (0, 1, 2, 4)))
+        assert not reopened.progress.unbegun
 
     def test_settlements_survive(self, store, log, cursor, restart):
         store.append(log, messages(9))

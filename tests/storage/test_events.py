@@ -9,7 +9,7 @@ import pytest
 from leveret.storage import events
 from leveret.storage.cursor import Cursor
 from leveret.storage.errors import Damage
-from leveret.storage.events import SCHEMA, Event, Piece, damaged, pieces, rows
+from leveret.storage.events import SCHEMA, Event, Piece, damage_of, damaged, pieces, rows
 from leveret.storage.files import OsFiles
 from leveret.storage.journal import Kind, Outcome
 from leveret.storage.log import Log
@@ -127,6 +127,13 @@ class TestTold:
             ("SETTLED", 2, 3, Outcome.REJECTED, "alice", "", 0),
             ("RETURNED", 1, 2, 1, "alice", "no answer in time", 77),
         ]
+
+    def test_that_a_consumer_has_begun_is_no_further_delivery(self, store, log, cursor, told):
+        store.append(log, messages(2))
+        cursor.take(2, unbegun=True)
+        cursor.begin([(0, 1)])
+        found = [(row["event"], row["start"], row["stop"], row["code"]) for row in told(store, log)]
+        assert [row for row in found if row[0] == Kind.DELIVERED] == [(Kind.DELIVERED, 0, 2, 0)]
 
     def test_entries_are_numbered_in_their_order_and_marks_are_left_out(self, store, log, cursor, told):
         store.append(log, messages(2))
@@ -322,14 +329,13 @@ class TestPieces:
         expected = [] if kind == "msgs" and not journal else [(1, 3)]
         assert runs(found, Event.PUBLISHED) == expected
 
-    def test_what_was_found_damaged_is_rows_that_say_it_in_words(self):
-        batch = damaged([Damage("logs/1/msgs.0", 64, 7, "a record is damaged"), Damage("x", 0, None, "gone")])
+    def test_what_was_found_damaged_is_rows_that_are_read_as_they_were_written(self, store, log, told):
+        found = [Damage("logs/1/msgs.0", 64, 7, "a record is damaged"), Damage("x", 0, None, "gone")]
+        batch = damaged(found)
         assert batch.schema == SCHEMA
-        assert batch["why"].to_pylist() == [
-            "logs/1/msgs.0, byte 64, offset 7: a record is damaged",
-            "x, byte 0: gone",
-        ]
         assert set(batch["event"].to_pylist()) == {Event.DAMAGED}
+        assert damage_of(batch) == found
+        assert damage_of(batch.slice(0, 0)) == []
 
 
 def test_a_view_of_no_segments_has_no_rows(store, log, told):

@@ -254,6 +254,7 @@ class TestEveryLock:
 
 
 class TestTheLockOfTheSystem:
+    @pytest.mark.real
     def test_a_process_holds_it_until_it_ends(self, real):
         script = (
             "import sys; from leveret.storage.files import OsFiles\n"

@@ -27,6 +27,8 @@ def test_it_holds_what_a_dictionary_would(steps, asked):
     assert known.copy() == model
     assert (len(known), bool(known)) == (len(model), bool(model))
     assert list(known.pairs()) == sorted(model.items(), key=lambda pair: (pair[1], pair[0]))
+    assert all(known.has(offset, value) for offset, value in model.items())
+    assert not any(known.has(offset, 3) for offset in model)
     assert list(known) == [offset for offset, _ in known.pairs()]
     inside = {offset: value for offset, value in model.items() if asked[0] <= offset < asked[1]}
     assert known.within([asked]) == inside

@@ -8,7 +8,7 @@ from typing import ClassVar
 import pytest
 
 from leveret.storage.errors import BadRequest, NotInFlight
-from leveret.storage.journal import Entry, Kind
+from leveret.storage.journal import Attempt, Entry, Kind, Outcome
 from leveret.storage.offsets import Range
 from leveret.storage.progress import Progress
 from tests.storage.builders import message, messages, offsets, singles
@@ -76,6 +76,8 @@ class TestTaking:
         progress.take(3, limit=ALL)
         progress.give_back([(0, 3)])
         assert offsets(progress.ready_ranges()) == [1, 2, 0]
+        assert [offsets(progress.ready_of(priority)) for priority in (0, 1, 2)] == [[0], [2], [1]]
+        assert list(progress.ready_of(1, 3)) == []
 
     @pytest.mark.parametrize("n", [3, 300])
     @pytest.mark.parametrize("change", ["settle", "drop"])
@@ -219,6 +221,55 @@ class TestDelays:
         assert progress.counts == {0: 2}
 
 
+class TestBegun:
+    ENTRIES = (
+        Entry(Kind.DELIVERED, [(0, 6)], Attempt.WHEN_BEGUN),
+        Entry(Kind.DELIVERED, [(1, 2)], Attempt.BEGUN),
+        Entry(Kind.SETTLED, [(2, 3)], Outcome.ACKED),
+        Entry(Kind.RETURNED, [(3, 4)], 0),
+    )
+
+    def test_the_journal_tells_what_no_consumer_has_begun_with(self):
+        progress = Progress()
+        for entry in self.ENTRIES:
+            progress.apply(entry)
+        assert list(progress.unbegun.ranges()) == [(0, 1), (4, 6)]
+
+    @pytest.mark.parametrize("kind", [Kind.DELIVERED, Kind.LEASED, Kind.RELEASED])
+    def test_a_later_entry_replaces_it_where_the_return_is_lost(self, kind):
+        progress = Progress()
+        for entry in (*self.ENTRIES, Entry(kind, [(4, 6)])):
+            progress.apply(entry)
+        assert list(progress.unbegun.ranges()) == [(0, 1)]
+
+    def test_a_snapshot_keeps_it(self):
+        progress = Progress()
+        for entry in self.ENTRIES:
+            progress.apply(entry)
+        decoded = Progress.decode(progress.copy().encode())
+        assert list(decoded.unbegun.ranges()) == [(0, 1), (4, 6)]
+        assert decoded.encode() == progress.encode()
+
+    def test_a_snapshot_without_it_is_that_of_an_earlier_program(self):
+        progress = Progress()
+        progress.apply(Entry(Kind.DELIVERED, [(0, 2)]))
+        before = progress.encode()
+        progress.apply(Entry(Kind.DELIVERED, [(0, 2)], Attempt.WHEN_BEGUN))
+        assert progress.encode().startswith(before)
+        assert not Progress.decode(before).unbegun
+
+    def test_what_is_settled_returned_or_sought_is_not_unbegun(self):
+        progress = Progress()
+        progress.extend(0, 4, [])
+        progress.unbegun.add_many(progress.take(4, limit=ALL))
+        assert progress.begin([(0, 1), (9, 10)]) == [(0, 1)]
+        progress.settle([(1, 2)])
+        progress.give_back([(2, 3)])
+        assert list(progress.unbegun.ranges()) == [(3, 4)]
+        progress.seek(0, [(0, 4)], 4)
+        assert not progress.unbegun
+
+
 class TestCounting:
     def test_a_return_counts_unless_it_is_not_to(self, progress):
         progress.give_back([(0, 2)])
@@ -283,7 +334,7 @@ class TestRefusals:
         for change in (progress.settle, progress.give_back, progress.check_in_flight):
             self.refuse(progress, change, ranges, NotInFlight)
 
-    def test_nor_what_is_settled_or_delayed(self, progress):
+    def test_what_is_settled_or_delayed_cannot_be_settled_again(self, progress):
         progress.settle([(1, 2)])
         progress.give_back([(2, 3)], not_before_us=9)
         for ranges in ([(1, 2)], [(2, 3)], [(0, 5)]):
@@ -411,19 +462,19 @@ class TestManyPriorities:
             assert offsets(progress.ready_ranges()) == left
 
     @pytest.mark.parametrize("change", ["settle", "release", "give_back"])
-    def test_nor_is_what_was_taken(self, progress, change):
+    def test_what_was_taken_is_not_looked_for_row_by_row_in_every_level(self, progress, change):
         progress.hold(self.rows)
         assert calls(lambda: getattr(progress, change)(self.rows)) < self.LOOKS
         back = range(1, 2 * self.ROWS, 2) if change == "settle" else range(2 * self.ROWS)
         assert offsets(progress.ready_ranges()) == self.in_order(progress, list(back))
 
-    def test_nor_what_wakes(self, progress):
+    def test_what_wakes_is_not_looked_for_row_by_row_in_every_level(self, progress):
         progress.hold(self.rows)
         progress.give_back(self.rows, not_before_us=50)
         assert calls(lambda: progress.wake(50)) < self.LOOKS
         assert offsets(progress.ready_ranges()) == self.in_order(progress, list(range(2 * self.ROWS)))
 
-    def test_nor_what_is_put_back_in_flight_when_some_were_not(self, progress):
+    def test_a_refused_settle_does_not_look_row_by_row_in_every_level(self, progress):
         progress.hold(self.rows)
 
         def refused() -> None:
@@ -433,7 +484,7 @@ class TestManyPriorities:
         assert calls(refused) < self.LOOKS
         assert list(progress.in_flight.ranges()) == self.rows
 
-    def test_nor_what_is_not_waiting_after_all(self, progress):
+    def test_a_refused_drop_does_not_look_row_by_row_in_every_level(self, progress):
         progress.hold([(1_500, 1_501), (500, 501)])
 
         def refused() -> None:

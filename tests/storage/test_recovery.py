@@ -76,7 +76,7 @@ class TestRecover:
         assert [each.first for each in found.pending[1]] == [2]
         assert len(damage) == 1
 
-    @pytest.mark.parametrize("seed", range(6))
+    @pytest.mark.histories(sample=6, full=6)
     def test_a_round_whose_write_was_torn_counts_where_it_was_written_again(self, seed):
         """However much of it is in its first place."""
         disk, damage = SimulatedDisk(seed=seed), []

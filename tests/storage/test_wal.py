@@ -11,6 +11,7 @@ from leveret.storage.files import File
 from leveret.storage.frames import SECTOR_BYTES
 from leveret.storage.wal import FREE_FILES_MAX, Wal
 from leveret.testing.disk import CutAt, FailAt, Operation, PowerCut, SimulatedDisk
+from tests.processes import WAIT_S
 from tests.storage.builders import Clock, batch, entropy
 
 FILE_BYTES = 4096
@@ -320,7 +321,7 @@ class TestThreads:
         disk.wal = wal
         collect(wal, 9, size=FILE_BYTES - 2 * SECTOR_BYTES)
         assert wal.sync() == wal.synced
-        disk.thread.join(10)
+        disk.thread.join(WAIT_S)
         assert recovered(disk.restart(), after=wal.synced - 1) == [(wal.synced, [9])]
 
     def test_a_sync_that_waits_for_the_disk_does_not_hold_up_collecting(self, wal, disk):
@@ -331,18 +332,18 @@ class TestThreads:
         def block(operation: Operation) -> None:
             if operation.kind == "sync":
                 waiting.set()
-                assert go_on.wait(10)
+                assert go_on.wait(WAIT_S)
 
         collect(wal, 1)
         disk.before = block
         returned: list[int] = []
         thread = threading.Thread(target=lambda: returned.append(wal.sync()))
         thread.start()
-        assert waiting.wait(10)
+        assert waiting.wait(WAIT_S)
         late = [collect(wal, number) for number in (2, 3)]
         assert wal.synced == 1
         go_on.set()
-        thread.join(10)
+        thread.join(WAIT_S)
         disk.before = None
         assert returned == [2]
         assert late == [3, 3]  # what came during the sync is not covered by what it returned

@@ -14,6 +14,7 @@ from pamqp import commands
 
 from leveret.testing.broker import Broker
 from leveret.testing.clock import VirtualClock
+from tests.processes import WAIT_S
 from tests.semantics.client import Channel, Client, Lost
 
 
@@ -57,6 +58,7 @@ def test_a_publisher_is_held_back_for_as_long_as_the_alarm_is_on(
 # starting and stopping
 
 
+@pytest.mark.real
 def test_a_broker_in_a_thread_is_a_context() -> None:
     with Broker() as broker:
         assert broker.url == f"amqp://guest:guest@127.0.0.1:{broker.port}/"
@@ -89,6 +91,7 @@ def test_how_long_it_takes_to_start_on_a_directory(tmp_path: Path) -> None:
     print(f"a broker on a directory listens after {took_ms:.1f} ms")
 
 
+@pytest.mark.real
 def test_many_brokers_at_once_know_nothing_of_one_another() -> None:
     with Broker() as one, Broker() as two:
         client = Client(one.port)
@@ -101,6 +104,7 @@ def test_many_brokers_at_once_know_nothing_of_one_another() -> None:
         other.client.close()
 
 
+@pytest.mark.real
 def test_a_broker_in_the_running_loop() -> None:
     def work(port: int) -> str:
         channel = Client(port).channel().confirm_select()
@@ -120,6 +124,7 @@ def test_a_broker_in_the_running_loop() -> None:
     assert (text, depth + unacked) == ("a", 2)
 
 
+@pytest.mark.real
 def test_the_clock_of_a_broker_in_the_running_loop() -> None:
     def prepare(port: int) -> None:
         channel = Client(port).channel()
@@ -202,6 +207,7 @@ def test_a_broker_on_a_directory_can_not_crash(tmp_path: Path) -> None:
         broker.crash()
 
 
+@pytest.mark.real
 def test_no_thread_is_left_behind() -> None:
     before = set(threading.enumerate())
     with Broker() as broker:
@@ -224,6 +230,15 @@ def test_depth_and_unacked(leveret_broker: Broker, channel: Channel) -> None:
     assert (leveret_broker.depth("q"), leveret_broker.unacked("q")) == (2, 1)
 
 
+def test_how_many_consumers_a_queue_has(leveret_broker: Broker, channel: Channel) -> None:
+    assert leveret_broker.consumers("q") == 0
+    for tag in ("a", "b"):
+        channel.consume("q", tag)
+    assert leveret_broker.consumers("q") == 2
+    channel.cancel("a")
+    assert leveret_broker.consumers("q") == 1
+
+
 def test_waiting_ends_when_it_is_so(leveret_broker: Broker, channel: Channel) -> None:
     done: list[str] = []
 
@@ -238,7 +253,7 @@ def test_waiting_ends_when_it_is_so(leveret_broker: Broker, channel: Channel) ->
     channel.quiet()
     assert not done
     channel.publish("q", "b")
-    waiting.join(10)
+    waiting.join(WAIT_S)
     assert done == ["seen"]
 
 

@@ -86,7 +86,7 @@ _MODES = {
 }
 
 
-def peek(header: bytes) -> Peek:
+def peek(header: bytes) -> Peek:  # noqa: C901  # unrolled for speed: see below
     """One walk over the properties, which must fill the payload exactly; the headers table stays unread.
 
     Called for each message with a new header, hence unrolled: 0.2 µs for a delivery mode alone, 0.4 µs with a

@@ -20,8 +20,9 @@ from pyspark.accumulators import Accumulator, AccumulatorParam
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from leveret.audit import tables
+from leveret.audit import places, tables
 from leveret.audit.accounting import MESSAGES, account
+from leveret.audit.damages import by_file
 from leveret.audit.evidence import Case, Evidence
 from leveret.audit.findings import Findings
 from leveret.audit.tables import Terms
@@ -29,7 +30,8 @@ from leveret.spark import quiet, session
 from leveret.spark.errors import SparkSideError
 from leveret.spark.pipelines.failures import SPARK_FAILED, first_cause
 from leveret.storage import events
-from leveret.storage.events import Event, Piece
+from leveret.storage.errors import Damage
+from leveret.storage.events import Piece
 
 TABLE: Final = "messages"
 _PIECES: Final = "event string, log bigint, segment bigint"
@@ -50,7 +52,9 @@ Progress = Callable[[str, float | None], None]
 def run(
     case: Case, place: Path, terms: Terms, *, master: str = "local[*]", on_progress: Progress | None = None
 ) -> Findings:
-    """In a session of its own, which says nothing by itself."""
+    """In a session of its own, which says nothing by itself. A table is looked at before Spark starts."""
+    if terms.table is not None:
+        places.check_table(terms.table, terms.format)
     settings = {"spark.master": master, **quiet.settings(master), **_SETTINGS}
     try:
         spark = session("leveret audit", **settings)
@@ -92,12 +96,12 @@ def _watched(spark: SparkSession, on_progress: Progress) -> Iterator[Callable[[s
 
 
 def audit(spark: SparkSession, case: Case, place: Path, terms: Terms, say: Callable[[str], None]) -> Findings:
-    """Writes the table of messages below `place` (which is overwritten) and says what is found in it."""
+    """Write the table of messages below `place`, replacing an older one, and return what is found in it."""
     began_s = time.monotonic()
     path = str(place.absolute() / TABLE)
     written = tables.opened(spark, terms)
     logs = {log.id: log for log in case.logs}
-    damage: Accumulator[set[str]] = spark.sparkContext.accumulator(set(), _Union())
+    damage: Accumulator[set[Damage]] = spark.sparkContext.accumulator(set(), _Union())
     say(f"reading {len(case.pieces):,} pieces of {len(logs):,} queues")
     happened = _events(spark, case, (p for p in case.pieces if p.log_id not in case.returned), damage)
     schema = from_arrow_schema(MESSAGES)
@@ -106,16 +110,17 @@ def audit(spark: SparkSession, case: Case, place: Path, terms: Terms, say: Calla
         return account(rows, logs[rows["log"][0].as_py()])
 
     messages = happened.groupBy("log", "chunk").applyInArrow(accounted, schema)
+    places.claim(place)
     messages.write.mode("overwrite").parquet(path)
     went_back = _events(spark, case, (p for p in case.pieces if p.log_id in case.returned), damage)
     returned = tables.by_exchange(went_back, case) if case.returned else {}
     say("asking the table of messages")
-    found = sorted({*case.damage, *damage.value})
+    found = by_file({*case.damage, *damage.value})
     return tables.findings(spark, case, path, terms, found, returned, written=written, began_s=began_s)
 
 
 def _events(
-    spark: SparkSession, case: Case, pieces: Iterable[Piece], damage: Accumulator[set[str]]
+    spark: SparkSession, case: Case, pieces: Iterable[Piece], damage: Accumulator[set[Damage]]
 ) -> DataFrame:
     """What the pieces tell."""
     chosen = list(pieces)
@@ -125,22 +130,22 @@ def _events(
 
 
 def _read(
-    evidence: Evidence, damage: Accumulator[set[str]], batches: Iterable[pa.RecordBatch]
+    evidence: Evidence, damage: Accumulator[set[Damage]], batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         for row in batch.to_pylist():
             for found in evidence.rows(Piece(row["event"], row["log"], row["segment"])):
-                if found.num_rows and found["event"][0].as_py() == Event.DAMAGED:
-                    damage.add(set(found["why"].to_pylist()))
+                if broken := events.damage_of(found):
+                    damage.add(set(broken))
                 else:
                     yield found
 
 
-class _Union(AccumulatorParam[set[str]]):
+class _Union(AccumulatorParam[set[Damage]]):
     """What several workers have found."""
 
-    def zero(self, value: set[str]) -> set[str]:
+    def zero(self, value: set[Damage]) -> set[Damage]:
         return set()
 
-    def addInPlace(self, value1: set[str], value2: set[str]) -> set[str]:  # noqa: N802  (Spark's name)
+    def addInPlace(self, value1: set[Damage], value2: set[Damage]) -> set[Damage]:  # noqa: N802  (Spark's name)
         return value1 | value2

@@ -63,6 +63,8 @@ class AuditedLog:
     vhost: str
     queue: str
     readers: tuple[Reader, ...]
+    stream: bool = False
+    """Whether it keeps messages that were read: only groups settle them."""
 
 
 class Evidence(Protocol):
@@ -83,7 +85,7 @@ class Case:
     """Logs of messages that went back to their publishers: their ids, and the virtual hosts."""
     pieces: tuple[Piece, ...]
     evidence: Evidence
-    damage: tuple[str, ...] = ()
+    damage: tuple[Damage, ...] = ()
     round_trips_ms: dict[str, float] = field(default_factory=dict)
     """Of connections that are open, by their names, as the system has measured them."""
 
@@ -188,7 +190,8 @@ def of_broker(options: BrokerOptions) -> Iterator[Case]:
             picture = Picture.decode(OsFiles("", read_only=True), taken.catalog)
             at = datetime.fromtimestamp(taken.taken_us / 1e6, UTC)
             evidence = Running(endpoint, name)
-            case = case_of(picture, evidence, f"the broker at {options.where}", at, taken.damage)
+            damage = [Damage(*each) for each in taken.damage]
+            case = case_of(picture, evidence, f"the broker at {options.where}", at, damage)
             trips = {name: each / 1000 for name, each in taken.round_trips_us.items()}
             yield replace(case, round_trips_ms=trips)
         finally:
@@ -201,7 +204,7 @@ def case_of(
     evidence: Evidence,
     described: str,
     taken: datetime,
-    damage: Iterable[Damage | str] = (),
+    damage: Iterable[Damage] = (),
 ) -> Case:
     """With the names that the logs have."""
     logs: list[AuditedLog] = []
@@ -218,7 +221,8 @@ def case_of(
                 )
                 for journal in picture.journals(id_)
             ]
-            logs.append(AuditedLog(id_, _text(said[0]), _text(said[1]), tuple(readers)))
+            stream = image.spec.retention.keep_settled
+            logs.append(AuditedLog(id_, _text(said[0]), _text(said[1]), tuple(readers), stream))
         elif isinstance(said, dict) and words.RETURNED in said:
             returned[id_] = _text(said[words.RETURNED])
     pieces = events.pieces(picture, [*(log.id for log in logs), *returned])
@@ -229,7 +233,7 @@ def case_of(
         returned,
         tuple(pieces),
         evidence,
-        tuple(str(each) for each in damage),
+        tuple(damage),
     )
 
 

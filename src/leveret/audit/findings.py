@@ -41,6 +41,13 @@ class QueueAccount(msgspec.Struct, frozen=True, kw_only=True):
     doubled: int
     gone: int
     """Not there, and nobody was promised anything: transient messages that ended with a restart."""
+    stream: bool = False
+    """Whether messages are kept when they were read: then `ready` of the queue itself is what it keeps."""
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether this is a stream itself, whose messages wait for nobody."""
+        return self.stream and not self.reader
 
 
 class MessageFound(msgspec.Struct, frozen=True, kw_only=True):
@@ -156,7 +163,8 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
     taken: datetime
     """What happened until then is in it."""
     took_s: float
-    stretch_s: int
+    stretch_s: float
+    """How long the stretches of `latencies` are: a round time, so that there are about sixty of them."""
     queues: list[QueueAccount]
     returned: dict[str, int]
     """Messages that no queue took, by the exchange that they were published to, since the window began."""

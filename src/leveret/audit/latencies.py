@@ -7,13 +7,13 @@ left to `plots`.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from leveret.audit import plots
 from leveret.audit.elements import Figure, Row, Section, folded, lead, none, section
 from leveret.audit.findings import Findings, Latency
-from leveret.audit.markup import Safe, joined, tag
+from leveret.audit.markup import Safe, tag
 from leveret.audit.wording import (
     PERCENTILES,
     STAGES,
@@ -34,16 +34,16 @@ def latencies(findings: Findings, names: Names) -> Section:
     found = [(place, some) for place, some in _by_place(findings.latencies) if _known(some)]
     if not found:
         return section("latencies", title, none("Nothing is known of times."))
-    span_s = _span(findings)
     first = moment(min(each.at for each in findings.latencies))
     about = (
         f"Percentiles of the messages published in each stretch of {duration(findings.stretch_s * 1000)}, "
         f"from {first} on. Times are UTC. Where the values differ much, the scale is logarithmic."
     )
-    drawn = (
-        _panels(names.queue(place), some, span_s=span_s, stretch_s=findings.stretch_s)
+    drawn = [
+        panel
         for place, some in found[:_QUEUES_DRAWN]
-    )
+        for panel in _panels(names.queue(place), some, stretch_s=findings.stretch_s)
+    ]
     rest = len(found) - _QUEUES_DRAWN
     more = (
         [
@@ -56,7 +56,9 @@ def latencies(findings: Findings, names: Names) -> Section:
         if rest > 0
         else []
     )
-    return section("latencies", title, lead(about), *drawn, *more, _slowest(findings, names))
+    return section(
+        "latencies", title, lead(about), tag("div", *drawn, class_="panels"), *more, _slowest(findings, names)
+    )
 
 
 def _by_place(latencies: Sequence[Latency]) -> list[tuple[Latency, list[Latency]]]:
@@ -73,23 +75,21 @@ def _known(some: Sequence[Latency]) -> bool:
     return any(value is not None for each in some for stage in STAGES for value in stage.of(each))
 
 
-def _span(findings: Findings) -> tuple[float, float]:
-    times_s = [in_utc(each.at).timestamp() for each in findings.latencies]
-    return min(times_s), max(times_s) + findings.stretch_s
+def _panels(name: str, some: Sequence[Latency], *, stretch_s: float) -> Iterator[Safe]:
+    """A chart for each stage of which something is known."""
+    for stage in STAGES:
+        points = [plots.Point(in_utc(each.at).timestamp() + stretch_s / 2, stage.of(each)) for each in some]
+        known = [point for point in points if any(value is not None for value in point.values)]
+        if known:
+            yield _panel(name, stage, known, stretch_s=stretch_s)
 
 
-def _panels(name: str, some: Sequence[Latency], *, span_s: tuple[float, float], stretch_s: int) -> Safe:
-    figures = (_panel(name, stage, some, span_s=span_s, stretch_s=stretch_s) for stage in STAGES)
-    return joined([tag("h3", name), tag("div", *figures, class_="panels")])
-
-
-def _panel(
-    name: str, stage: Stage, some: Sequence[Latency], *, span_s: tuple[float, float], stretch_s: int
-) -> Safe:
-    points = [plots.Point(in_utc(each.at).timestamp() + stretch_s / 2, stage.of(each)) for each in some]
-    caption = tag("figcaption", f"From {stage.name}")
-    if not any(value is not None for point in points for value in point.values):
-        return tag("figure", caption, none("Nothing is known."))
+def _panel(name: str, stage: Stage, points: Sequence[plots.Point], *, stretch_s: float) -> Safe:
+    """From the first point to the last: a queue that was busy for a minute of a day fills its chart too."""
+    first_s, last_s = points[0].at_s, points[-1].at_s
+    wider_s = stretch_s / 2 if first_s == last_s else 0
+    span_s = (first_s - wider_s, last_s + wider_s)
+    caption = tag("figcaption", tag("strong", name), f" from {stage.name}")
     title = f"{name}: from {stage.name}"
     return tag("figure", caption, plots.percentiles(title, points, span_s=span_s, stretch_s=stretch_s))
 

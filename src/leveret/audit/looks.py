@@ -99,7 +99,9 @@ svg { display: block; }
 .panels {
   display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 17rem), 1fr)); gap: 1rem 1.75rem;
 }
-figure { margin: 0; } figcaption { color: var(--soft); font-size: 0.8125rem; margin-bottom: 0.2rem; }
+figure { margin: 0; min-width: 0; }
+figcaption { color: var(--soft); font-size: 0.8125rem; margin-bottom: 0.2rem; overflow-wrap: anywhere; }
+figcaption strong { color: var(--ink); }
 .plot { width: 100%; height: auto; max-width: 34rem; }
 .plot text { fill: var(--soft); font-size: 11px; font-variant-numeric: tabular-nums; }
 .plot .label { fill: var(--ink); font-weight: 600; }

@@ -12,6 +12,7 @@ from typing import Final
 
 from leveret import __version__
 from leveret.audit import diagram, plots
+from leveret.audit.consumers import address_of
 from leveret.audit.elements import (
     Drawn,
     Figure,
@@ -37,6 +38,7 @@ from leveret.audit.wording import (
     Names,
     Tone,
     age,
+    consumer,
     duration,
     gain,
     holder,
@@ -140,7 +142,7 @@ def _message(found: MessageFound, names: Names) -> Row:
         found.offset,
         found.what,
         moment(found.published),
-        found.delivered_to or "–",
+        named(consumer(found.delivered_to) or "–", address_of(found.delivered_to)),
         moment(found.settled),
         found.outcome or "–",
     )
@@ -148,8 +150,8 @@ def _message(found: MessageFound, names: Names) -> Row:
 
 def _figures(findings: Findings) -> Section:
     own = [each for each in findings.queues if not each.reader]
-    done = sum(each.outcomes.get(DONE, 0) for each in own)
-    aside = sum(map(_set_aside, own))
+    done = sum(each.outcomes.get(DONE, 0) for each in findings.queues)
+    aside = sum(map(_set_aside, findings.queues))
     lost, doubled, returned = findings.lost_count, findings.doubled_count, sum(findings.returned.values())
     found: list[tuple[str, int, Tone]] = [
         ("published", sum(each.published for each in own), "neutral"),
@@ -157,12 +159,26 @@ def _figures(findings: Findings) -> Section:
         ("returned", returned, "attention" if returned else "neutral"),
         ("done", done, "neutral"),
         ("set aside", aside, "attention" if aside else "neutral"),
-        ("ready", sum(each.ready for each in own), "neutral"),
-        ("in flight", sum(each.in_flight for each in own), "neutral"),
+        *_waiting(findings),
+        ("in flight", sum(each.in_flight for each in findings.queues), "neutral"),
         ("lost", lost, "lost" if lost else "neutral"),
         ("doubled", doubled, "lost" if doubled else "neutral"),
     ]
-    return section("figures", "At a glance", tiles(found))
+    about = "A message counts once in each queue that took it, and once for each group that reads it."
+    several = len(findings.queues) > 1
+    return section("figures", "At a glance", *([lead(about)] if several else []), tiles(found))
+
+
+def _waiting(findings: Findings) -> Iterator[tuple[str, int, Tone]]:
+    """What waits in queues, what waits for groups, and what streams keep: three figures, never one sum."""
+    groups = [each for each in findings.queues if each.reader]
+    streams = [each for each in findings.queues if each.is_kept]
+    queues = (each.ready for each in findings.queues if not each.reader and not each.stream)
+    yield "ready", sum(queues), "neutral"
+    if groups:
+        yield "ready for groups", sum(each.ready for each in groups), "neutral"
+    if streams:
+        yield "kept in streams", sum(each.ready for each in streams), "neutral"
 
 
 # queues and what is wrong in them
@@ -203,7 +219,7 @@ def _queue(account: QueueAccount, names: Names) -> Row:
         account.confirmed,
         Figure(named(f"{account.delivered:,}", f"{again:,} again" if again > 0 else "")),
         account.outcomes.get(DONE, 0),
-        account.ready,
+        Figure("–") if account.is_kept else account.ready,
         account.in_flight,
         _marked(account.lost),
         _marked(account.doubled),
@@ -219,7 +235,7 @@ def _fate(account: QueueAccount) -> Drawn:
     """What became of the messages: as a bar, and in words below it."""
     parts = [plots.Part(outcome, count, tone(outcome)) for outcome, count in account.outcomes.items()]
     parts += [
-        plots.Part("ready", account.ready, "neutral"),
+        plots.Part("kept" if account.is_kept else "ready", account.ready, "neutral"),
         plots.Part("in flight", account.in_flight, "neutral"),
         plots.Part("gone", account.gone, "neutral"),
         plots.Part("lost", account.lost, "lost"),
@@ -248,7 +264,7 @@ def _hole(hole: Hole, findings: Findings, names: Names) -> Row:
         Figure(offsets(hole)),
         hole.stop - hole.start,
         hole.state,
-        holder(hole),
+        named(holder(hole), address_of(hole.held_by)),
         moment(hole.since),
         Figure(age(hole.since, findings.taken)),
         hole.deliveries,

@@ -4,6 +4,7 @@ messages/       a row for each message and reader (parquet)
 queues.parquet, lost.parquet, ...   the lists of the findings
 findings.json   all of them, for programs
 report.html     for people: one file, which needs nothing else
+.leveret-audit  the mark of an audit's directory (`places`)
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ import pyarrow.parquet as pq
 
 from leveret.audit import report
 from leveret.audit.findings import Findings
+from leveret.audit.places import FINDINGS
 
 REPORT: Final = "report.html"
-FINDINGS: Final = "findings.json"
 _TABLES: Final = (
     "queues",
     "lost",

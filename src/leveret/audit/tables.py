@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from leveret.audit import advice
-from leveret.audit.errors import NothingToAudit
+from leveret.audit.consumers import named
 from leveret.audit.evidence import Case
 from leveret.audit.findings import (
     Advice,
@@ -29,13 +29,35 @@ from leveret.audit.findings import (
     MessageFound,
     QueueAccount,
 )
+from leveret.audit.places import IDENTITY, check_columns
 from leveret.spark.pipelines.tables import read as read_table
 from leveret.storage.events import Event
 
 VIEW: Final = "leveret_messages"
 _NAMED: Final = "vhost, queue, reader"
 _STRETCHES: Final = 60
-_ROUND_S: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21_600, 43_200, 86_400)
+_ROUND_S: Final = (
+    0.1,
+    0.2,
+    0.5,
+    1,
+    2,
+    5,
+    10,
+    15,
+    30,
+    60,
+    120,
+    300,
+    600,
+    900,
+    1800,
+    3600,
+    7200,
+    21_600,
+    43_200,
+    86_400,
+)
 _ACKED: Final = "acked"
 _SAFE: Final = "reader = '' AND persistent"
 """It was on disk: somebody has noted it, or it is there now (and the note gone, or not made in time)."""
@@ -62,7 +84,6 @@ _COUNTS: Final = (
 )
 _OTHERS: Final = "others"
 """Consumers that are not shown by name."""
-_IDENTITY: Final = ("_queue", "_partition", "_offset")
 Node = tuple[str, str]
 """What kind of thing it is, and its name."""
 
@@ -87,13 +108,13 @@ def opened(spark: SparkSession, terms: Terms) -> DataFrame | None:
     if terms.table is None:
         return None
     written = read_table(spark, terms.table, terms.format)
-    missing = [name for name in _IDENTITY if name not in written.columns]
-    if missing:
-        raise NothingToAudit(
-            f"the table {terms.table} has no column {missing[0]}",
-            hint="a pipeline's table says of its rows which messages they were, unless a step left that out",
-        )
+    check_columns(terms.table, written.columns)
     return written
+
+
+def show(messages: DataFrame) -> None:
+    """Make the table of messages known to the questions, with the names of consumers."""
+    messages.withColumn("consumer", named(F.col("delivered_to"))).createOrReplaceTempView(VIEW)
 
 
 def by_exchange(returned: DataFrame, case: Case) -> dict[tuple[str, str], int]:
@@ -115,8 +136,7 @@ def findings(
     written: DataFrame | None,
     began_s: float,
 ) -> Findings:
-    messages = spark.read.parquet(path)
-    messages.createOrReplaceTempView(VIEW)
+    show(spark.read.parquet(path))
     stretch_s = _stretch(spark)
     in_table, in_table_count = ([], 0) if written is None else _doubled_in_table(written, terms)
     loops, loops_count = _loops(spark, terms)
@@ -167,6 +187,7 @@ def _queues(spark: SparkSession, case: Case) -> list[QueueAccount]:
                     queue=log.queue,
                     reader=reader.name,
                     audited=reader.audited,
+                    stream=log.stream,
                     outcomes=dict(sorted(outcomes.items())),
                     **counts,
                 )
@@ -194,9 +215,9 @@ def _doubled(spark: SparkSession, terms: Terms) -> list[MessageFound]:
 
 
 def _doubled_in_table(written: DataFrame, terms: Terms) -> tuple[list[MessageFound], int]:
-    """The first ones, and how many there are."""
-    doubled = written.groupBy(*_IDENTITY).count().where("count > 1")
-    rows, count = _some(doubled.withColumn("all", F.expr(_ALL)).orderBy(*_IDENTITY).limit(terms.most))
+    """Return the first messages that the table has twice, and the number of all of them."""
+    doubled = written.groupBy(*IDENTITY).count().where("count > 1")
+    rows, count = _some(doubled.withColumn("all", F.expr(_ALL)).orderBy(*IDENTITY).limit(terms.most))
     return [
         MessageFound(
             vhost="",
@@ -251,7 +272,7 @@ def _aware(time: datetime | None) -> datetime | None:
 
 
 def holes(spark: SparkSession, terms: Terms) -> tuple[list[Hole], int]:
-    """The first ones, and how many there are."""
+    """Return the first holes, and the number of all."""
     found = spark.sql(f"""
         WITH highest AS (
             SELECT {_NAMED}, max(offset) AS top FROM {VIEW} WHERE {_CONSUMED} GROUP BY {_NAMED}),
@@ -283,7 +304,7 @@ def holes(spark: SparkSession, terms: Terms) -> tuple[list[Hole], int]:
     ], count
 
 
-def _stretch(spark: SparkSession) -> int:
+def _stretch(spark: SparkSession) -> float:
     """So long that there are about sixty of them."""
     span = spark.sql(f"SELECT min(unix_micros(published)), max(unix_micros(published)) FROM {VIEW}").first()
     if span is None or span[0] is None:
@@ -292,13 +313,14 @@ def _stretch(spark: SparkSession) -> int:
     return next((each for each in _ROUND_S if each >= wanted), _ROUND_S[-1])
 
 
-def _latencies(spark: SparkSession, stretch_s: int) -> list[Latency]:
+def _latencies(spark: SparkSession, stretch_s: float) -> list[Latency]:
     def percentiles(until: str) -> str:
         passed = f"(unix_micros({until}) - unix_micros(published)) / 1000.0D"
         return f"percentile_approx({passed}, array(0.5, 0.95, 0.99), 1000)"
 
+    stretch_ms = round(stretch_s * 1000)
     rows = spark.sql(f"""
-        SELECT {_NAMED}, timestamp_seconds(floor(unix_seconds(published) / {stretch_s}) * {stretch_s}) AS at,
+        SELECT {_NAMED}, timestamp_millis(unix_millis(published) div {stretch_ms} * {stretch_ms}) AS at,
                count(*) AS messages, {percentiles("confirmed")} AS confirm,
                {percentiles("first_delivered")} AS delivery, {percentiles("settled")} AS settle
         FROM {VIEW} WHERE published IS NOT NULL GROUP BY {_NAMED}, at ORDER BY {_NAMED}, at""")
@@ -353,15 +375,15 @@ def _flows(spark: SparkSession, terms: Terms, returned: dict[tuple[str, str], in
         flows[row.vhost, ("exchange", row.exchange), ("queue", row.queue)] += row.n
     went = spark.sql(f"""
         WITH largest AS (
-            SELECT delivered_to, delivered_to AS shown FROM {VIEW}
-            WHERE delivered_to IS NOT NULL GROUP BY delivered_to ORDER BY count(*) DESC LIMIT {terms.most})
-        SELECT {_NAMED}, if(delivered_to IS NULL, NULL, coalesce(shown, '{_OTHERS}')) AS consumer,
+            SELECT consumer, consumer AS shown FROM {VIEW}
+            WHERE consumer IS NOT NULL GROUP BY consumer ORDER BY count(*) DESC LIMIT {terms.most})
+        SELECT {_NAMED}, if(consumer IS NULL, NULL, coalesce(shown, '{_OTHERS}')) AS taker,
                outcome AS ended, count(*) AS n
-        FROM {VIEW} LEFT JOIN largest USING (delivered_to)
-        WHERE delivered_to IS NOT NULL OR outcome IS NOT NULL GROUP BY ALL""")
+        FROM {VIEW} LEFT JOIN largest USING (consumer)
+        WHERE consumer IS NOT NULL OR outcome IS NOT NULL GROUP BY ALL""")
     for row in went.collect():
         at: Node = ("queue", row.queue)
-        for kind, name in (("group", row.reader), ("consumer", row.consumer), ("ended", row.ended)):
+        for kind, name in (("group", row.reader), ("consumer", row.taker), ("ended", row.ended)):
             if name:
                 flows[row.vhost, at, (kind, name)] += row.n
                 at = (kind, name)
@@ -383,7 +405,8 @@ def advice_for_consumers(spark: SparkSession, case: Case, terms: Terms) -> list[
     held = "(unix_micros(settled) - unix_micros(last_delivered)) / 1000.0D"
     waited = "(unix_micros(first_delivered) - unix_micros(published)) / 1000.0D"
     rows = spark.sql(f"""
-        SELECT {_NAMED}, delivered_to AS consumer, count(*) AS n, sum({held}) AS held_ms,
+        SELECT {_NAMED}, consumer, max_by(delivered_to, settled) AS label, count(*) AS n,
+               sum({held}) AS held_ms,
                percentile_approx({held}, array(0.01, 0.5, 0.95), 1000) AS hold,
                percentile_approx({waited}, 0.5, 1000) AS waited,
                count(DISTINCT unix_millis(settled) div 100) / 10.0D AS busy_s
@@ -393,7 +416,7 @@ def advice_for_consumers(spark: SparkSession, case: Case, terms: Terms) -> list[
 
 
 def _advised(row: Row, case: Case, terms: Terms) -> Advice:
-    measured = case.round_trip_ms(row.consumer)
+    measured = case.round_trip_ms(row.label)
     round_trip_ms = terms.round_trip_ms if measured is None else measured
     hold_ms = (row.hold[0], row.hold[1], row.hold[2])
     rate, in_flight = row.n / row.busy_s, row.held_ms / 1000 / row.busy_s

@@ -14,6 +14,7 @@ from leveret.audit.wording import (
     DONE,
     Names,
     age,
+    consumer,
     counted,
     duration,
     gain,
@@ -81,7 +82,7 @@ def _queue(account: QueueAccount, names: Names) -> Row:
         account.delivered,
         done,
         sum(account.outcomes.values()) - done,
-        account.ready,
+        "–" if account.is_kept else account.ready,
         account.in_flight,
         account.lost,
         account.doubled,
@@ -112,7 +113,7 @@ def _message(found: MessageFound, names: Names) -> Row:
         found.offset,
         _short(found.what),
         moment(found.published),
-        _short(found.delivered_to),
+        _short(consumer(found.delivered_to)),
         _short(found.outcome),
     )
 

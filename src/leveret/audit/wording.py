@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Final, Literal, NamedTuple, TypeAlias
 
+from leveret.audit.consumers import name_of
 from leveret.audit.findings import Advice, DeadLetters, Findings, Hole, Latency, MessageFound, QueueAccount
 
 Tone: TypeAlias = Literal["well", "attention", "lost", "neutral"]
@@ -41,6 +42,7 @@ GLOSSARY: Final = (
     ),
     ("lost", "Confirmed, and neither settled nor still there. This must be none."),
     ("doubled", "Settled as done more than once, or more than once in the log or in a pipeline's table."),
+    ("ready", "Waiting in a queue. What a stream keeps waits for nobody: each of its groups has its own."),
     ("gone", "Not there any more, but nobody was promised anything: transient messages, after a restart."),
     ("before the window", "Settled so long ago that how is not known any more."),
     ("hole", "Messages that are not settled though later ones are."),
@@ -95,7 +97,9 @@ def verdict(findings: Findings) -> str:
     if not published:
         return "There is no message to account for."
     confirmed = sum(each.confirmed for each in own)
-    figures = f"{published:,} published, {confirmed:,} confirmed, none lost, none twice"
+    queues = sum(each.published > 0 for each in own)
+    where = f" to {queues:,} queues" if queues > 1 else ""
+    figures = f"{published:,} published{where}, {confirmed:,} confirmed, none lost, none twice"
     return f"Every message is accounted for: {figures}."
 
 
@@ -283,7 +287,12 @@ class Names:
 
 
 def holder(hole: Hole) -> str:
-    return plain(hole.held_by) or ("nobody" if hole.state == "ready" else "not known")
+    return consumer(hole.held_by) or ("nobody" if hole.state == "ready" else "not known")
+
+
+def consumer(label: str) -> str:
+    """Return the name of a consumer, as it is shown."""
+    return plain(name_of(label))
 
 
 def missed(findings: Findings) -> list[QueueAccount]:

@@ -88,7 +88,11 @@ _OUR_CHECKS: Final[Mapping[str, Check]] = {
     "x-audit-bodies": boolean,
 }
 _CONSUMER_CHECKS: Final[Mapping[str, Check]] = {"x-priority": integer, "x-cancel-on-ha-failover": boolean}
-_CONSUMER_OUR_CHECKS: Final[Mapping[str, Check]] = {"x-consumer-timeout": positive}
+_CONSUMER_OUR_CHECKS: Final[Mapping[str, Check]] = {
+    "x-consumer-timeout": positive,
+    "x-peek": boolean,
+    "x-begun-marks": boolean,
+}
 
 COMPARED: Final[Mapping[str, tuple[str, ...]]] = {
     "classic": (
@@ -370,6 +374,11 @@ def consumer_timeout_ms(arguments: Table, *, queue: str, vhost: str) -> int | No
     """`x-consumer-timeout` of a consumer; None leaves it to the queue."""
     check_consumer(arguments, queue=queue, vhost=vhost)
     return _get(arguments, "x-consumer-timeout", int)
+
+
+def marks_begun(arguments: Table) -> bool:
+    """Return whether a consumer, whose arguments were checked, tells when it begins with a delivery."""
+    return _get(arguments, "x-begun-marks", bool) or False
 
 
 def parse_expiration(value: bytes) -> int:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from leveret.amqp.methods import Method
 from leveret.amqp.tables import Value
-from leveret.broker import sidelogs
+from leveret.broker import overflow, sidelogs
 from leveret.broker.accounts import ADMINISTRATOR, GUEST, GUEST_HASH, Accounts
 from leveret.broker.auditing import Trail
 from leveret.broker.connection import Connection
@@ -221,6 +221,20 @@ class Broker:
                 self._waiting[channel] = None
             channel.unsealed, channel.unsealed_durable = 0, False
         self._owing.clear()
+
+    def bring_up_to_date(self, source: Source) -> None:
+        """Do what this turn has left to do for one queue, before a method looks at it or changes it.
+
+        A method sees what the methods before it on its channel did (AMQP 0-9-1, section 4.7). So publishes
+        of this turn are appended, consumers get what they have credit for, and what is too old or too much is
+        dropped. All other queues wait for the end of the turn.
+        """
+        if isinstance(source, Queue) and source in self._appends:
+            overflow.raise_share(source, self._appends[source].messages)
+        self.flush()
+        if source in self._awake:
+            del self._awake[source]
+            source.run()
 
     def _note_unsynced(self, queue: Queue, start: int, senders: list[tuple[Channel, int]]) -> None:
         """What must be undone if it can't be written: publishes that are owed a confirm."""

@@ -21,6 +21,7 @@ from leveret.amqp.names import to_bytes
 from leveret.broker import deadlines
 from leveret.broker.confirms import Confirms
 from leveret.broker.consumer import UNLIMITED, Consumer
+from leveret.broker.feed import Wish
 from leveret.broker.lapsed import Lapsed
 from leveret.broker.ranges import ranges_of
 from leveret.broker.transaction import Buffer
@@ -48,6 +49,7 @@ class Channel:
         self.unacked: Unacked[Consumer] = Unacked()
         self.lapsed = Lapsed()
         self.consumers: dict[str, Consumer] = {}
+        """By tag. With a shared limit, whoever was served last is last: see `freed`."""
         self.unannounced: dict[Consumer, None] = {}
         """Consumers whose consume-ok waits behind another reply: no delivery may overtake it."""
         self.getters: dict[Queue, Consumer] = {}
@@ -155,7 +157,15 @@ class Channel:
         self.unacked.add(first_tag, ranges, consumer, now_us=self.broker.turn_us)
         consumer.account.outstanding += count
         self.outstanding += count
+        if self.prefetch:
+            self._move_to_end(consumer)
         deadlines.watch(consumer, first_tag, count)
+
+    def _move_to_end(self, consumer: Consumer) -> None:
+        """A consumer was served within the shared limit: it is the last one to be served again."""
+        served = self.consumers.pop(consumer.tag, None)
+        if served is not None:
+            self.consumers[consumer.tag] = served
 
     def hold(self, consumer: Consumer, offset: int) -> int:
         """A message was handed to a `basic.get` that will be acked; returns its tag."""
@@ -196,19 +206,26 @@ class Channel:
         return taken
 
     def freed(self, consumer: Consumer, count: int) -> None:
-        """So many deliveries are no longer outstanding: there is credit for more."""
+        """So many deliveries are no longer outstanding: there is credit for more.
+
+        A limit that consumers share is offered to all of their queues, in turns. The queue that has room
+        again because of its own consumer has no advantage: otherwise it would be the only one served.
+        """
         consumer.account.outstanding -= count
         if not consumer.is_getter:
             self.outstanding -= count
-        consumer.source.room_again(consumer)
         if self.prefetch:
-            for source in {
-                each.source for each in self.consumers.values() if each is not self.reply_consumer
-            }:
+            for source in self.sources():
                 source.unblock(self)
                 source.wake()
+        consumer.source.room_again(consumer)
 
     # consumers
+
+    def sources(self) -> list[Source]:
+        """What its consumers consume from, each once, in the order of the consumers."""
+        consumers = self.consumers.values()
+        return list(dict.fromkeys(each.source for each in consumers if each is not self.reply_consumer))
 
     def add_consumer(self, consumer: Consumer) -> None:
         self.consumers[consumer.tag] = consumer
@@ -257,8 +274,8 @@ class Channel:
         if self.transaction is not None:
             self.transaction.rollback(self)
         deadlines.forget(self)
-        held: dict[Source, list[Range]] = {}
+        held: dict[tuple[Source, bool], list[Range]] = {}
         for run in self.unacked.take_all():
-            held.setdefault(run.holder.source, []).append(run.offsets)
-        for source, ranges in held.items():
-            source.requeue(sorted(ranges))
+            held.setdefault((run.holder.source, run.holder.marks_begun), []).append(run.offsets)
+        for (source, marks_begun), ranges in held.items():
+            source.requeue(sorted(ranges), wish=Wish(None, lost=True) if marks_begun else None)

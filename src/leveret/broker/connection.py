@@ -86,6 +86,8 @@ class Connection:
         self._vhost: VirtualHost | None = None
         self.deaf = False
         """What it sends can't be read any more: it is not waited for when it is closed."""
+        self.leaves = False
+        """The peer has asked for the end and was answered: it closes the socket."""
 
     # what it is
 
@@ -169,7 +171,7 @@ class Connection:
             except StorageError as error:
                 self._fail(channel, InternalError(error.message), event)
 
-    def _handle(self, event: Event) -> None:
+    def _handle(self, event: Event) -> None:  # noqa: C901  # one case for each event
         match event:
             case Contents():
                 channel = self._open_channel(event.channel)
@@ -362,6 +364,7 @@ class Connection:
             self.send_method(0, commands.Connection.CloseOk())
             if self.state is not State.CLOSING:  # both sides close: our close-ok is still to come
                 self.state = State.CLOSED
+                self.leaves = True
                 self.broker.connections.pop(self, None)
         elif self.state is State.CLOSING:
             if isinstance(method, commands.Connection.CloseOk):

@@ -30,6 +30,7 @@ class Consumer:
         "channel",
         "exclusive",
         "label",
+        "marks_begun",
         "no_ack",
         "outstanding",
         "prefetch",
@@ -53,10 +54,13 @@ class Consumer:
         prefetch: int = 0,
         priority: int = 0,
         timeout_us: int = 0,
+        marks_begun: bool = False,
         account: Consumer | None = None,
     ) -> None:
-        """`account` has the credit, where a consumer reads from several places."""
+        """`account` has the credit, where a consumer reads from several places. `marks_begun`: it tells when
+        it begins with a delivery, and one that it loses before that does not count."""
         self.account = self if account is None else account
+        self.marks_begun = marks_begun
         self.channel = channel
         self.source = source
         self.tag = tag
@@ -90,8 +94,8 @@ class Consumer:
     @property
     def room(self) -> int:
         """How many more it may hold."""
-        if self.no_ack:
-            return UNLIMITED
+        if self.no_ack:  # takes nothing of a shared limit, but waits while that is reached, as in RabbitMQ
+            return UNLIMITED if self.channel.room else 0
         account = self.account
         room = account.prefetch - account.outstanding if account.prefetch else UNLIMITED
         return max(0, min(room, self.channel.room))

@@ -101,16 +101,28 @@ def _recorded(headers: dict[str, Value]) -> list[Death]:
 
 def _counted(death: Death, earlier: Iterable[Death]) -> list[Value]:
     """`death` first, joined with the entry of the same queue and reason, then the others in their order."""
-    entries: dict[Hashable, Value] = {_key(death): death}
-    for entry in earlier:
-        key = _key(entry)
-        if key not in entries:
-            entries[key] = entry
-        elif entries[key] is death:
-            count = entry.get("count")
-            times = count if isinstance(count, int) else 0
-            entries[key] = {**entry, "count": min(times + 1, COUNT_MAX)}
-    return list(entries.values())
+    entries = _merged(earlier)
+    before = entries.pop(_key(death), None)
+    if before is not None:
+        count = before.get("count")
+        times = count if isinstance(count, int) else 0
+        death = {**before, "count": min(times + 1, COUNT_MAX)}
+    return [death, *entries.values()]
+
+
+def _merged(deaths: Iterable[Death]) -> dict[Hashable, Death]:
+    """One entry for each queue and reason: the first one, in the order of these.
+
+    RabbitMQ before 3.6 wrote an entry without a count for each death. Where several of them are merged, the
+    count is how many there were, as in RabbitMQ.
+    """
+    groups: dict[Hashable, list[Death]] = {}
+    for death in deaths:
+        groups.setdefault(_key(death), []).append(death)
+    return {
+        key: group[0] if len(group) == 1 or "count" in group[0] else {**group[0], "count": len(group)}
+        for key, group in groups.items()
+    }
 
 
 def _key(death: Death) -> Hashable:

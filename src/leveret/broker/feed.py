@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from leveret.amqp.tables import Value
 from leveret.broker import deadletters
 from leveret.broker.consumer import UNLIMITED, Consumer, Consumers
 from leveret.broker.deaths import Reason
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     from leveret.broker.queue import Queue
     from leveret.broker.vhost import VirtualHost
 
+DELIVERY_COUNT = "x-delivery-count"
+CONSUMER_LOST = "x-consumer-lost"
+"""The consumer that began with the message before was lost, and nobody knows what became of its attempt."""
 TURN_BYTES = 1 << 20
 """What one turn of a feed may hand to its consumers: more waits until this is written."""
 TURN_MESSAGES_MAX = 4096
@@ -47,6 +51,8 @@ class Wish(NamedTuple):
     """Whether that was a try; one that nobody began is not."""
     why: bytes = b""
     """What went wrong, where it says so."""
+    lost: bool = False
+    """Nobody wishes anything: the consumer was lost, one that marks what it has begun."""
 
 
 class Source:
@@ -75,7 +81,7 @@ class Source:
         """A consumer has settled something: there may be credit for more."""
         raise NotImplementedError
 
-    def check_return(self) -> None:
+    def check_return(self, *, requeue: bool) -> None:
         """Raises where nothing can be given back: before any of a settlement is carried out."""
 
     def unblock(self, channel: Channel) -> None:
@@ -86,7 +92,7 @@ class Source:
         raise NotImplementedError
 
     def redelivered(self, records: Sequence[Record]) -> list[bool]:
-        """Which of them may have been delivered before."""
+        """Return for each record whether it may have been delivered before."""
         return [False] * len(records)
 
     def headers(self, records: Sequence[Record], plain: tuple[bytes, ...]) -> Sequence[bytes]:
@@ -116,6 +122,9 @@ class Source:
         """Not wanted: to the dead letters, or nowhere."""
         raise NotImplementedError
 
+    def begin(self, ranges: Sequence[Range], *, who: bytes) -> None:
+        """A consumer has begun with these messages: from now on they count as tried."""
+
     def missed(self, ranges: Sequence[Range], *, who: bytes) -> None:
         """A deadline has passed: for whoever keeps account of that."""
 
@@ -132,6 +141,8 @@ class Feed(Source):
 
     delivery_limit: int | None = None
     """How often a message may come back."""
+    lost_reason = b"its consumer was lost"
+    """Why a message came back that a consumer had begun with, and said no more about."""
 
     def __init__(
         self, broker: Broker, vhost: VirtualHost, name: str, *, cursor: Cursor, consumers: Consumers
@@ -215,7 +226,8 @@ class Feed(Source):
                 return
             credit = _shared_credit(chosen)
             label = chosen[0][0].label if len(chosen) == 1 else b""
-            taken, records = self.take(min(credit, self._batch), who=label)
+            unbegun = any(consumer.marks_begun for consumer, _ in chosen)
+            taken, records = self.take(min(credit, self._batch), who=label, unbegun=unbegun)
             if not taken:
                 return
             if records:  # not all of them were expired or damaged
@@ -223,13 +235,15 @@ class Feed(Source):
             if self.broker.is_stalled(self):
                 return
 
-    def take(self, count: int, *, who: bytes, before: int | None = None) -> tuple[int, list[Record]]:
+    def take(
+        self, count: int, *, who: bytes, before: int | None = None, unbegun: bool = False
+    ) -> tuple[int, list[Record]]:
         """The next messages that are ready go into flight: how many, and those of them that are alive."""
         first = self.progress.next_ready()
         if first is not None and count > 1 and not self.prioritised:
             reach = self.log.reach(first, TURN_BYTES)
             before = reach if before is None else min(before, reach)
-        ranges = self.cursor.take(count, who=who, before=before)
+        ranges = self.cursor.take(count, who=who, before=before, unbegun=unbegun)
         if not ranges:
             first = self.progress.next_ready()  # which may have been woken just now
             if first is not None and (before is None or first < before):
@@ -277,12 +291,19 @@ class Feed(Source):
             self.consumers.served(consumer)
             return size
         for consumer, share in self._shares(chosen, records):
-            if self.cursor.audited:
-                offsets = sorted(record.offset for record in share)
-                self.cursor.note_taken(ranges_of(offsets), who=consumer.label)
+            if self.cursor.audited or self.progress.unbegun:
+                self._note_share(consumer, share)
             consumer.channel.deliver(consumer, share)
             self.consumers.served(consumer)
         return size
+
+    def _note_share(self, consumer: Consumer, share: Sequence[Record]) -> None:
+        """Write down who gets these of the messages that were taken for several."""
+        offsets = ranges_of(sorted(record.offset for record in share))
+        if self.cursor.audited:
+            self.cursor.note_taken(offsets, who=consumer.label)
+        if not consumer.marks_begun:  # others that were chosen with it do so
+            self.cursor.begin(offsets, who=consumer.label)
 
     def _shares(
         self, chosen: Sequence[tuple[Consumer, int]], records: Sequence[Record]
@@ -305,6 +326,13 @@ class Feed(Source):
         first, last = records[0].offset, records[-1].offset
         dense = not self.prioritised and last - first == len(records) - 1
         return counts.within([(first, last + 1)] if dense else ranges_of(each.offset for each in records))
+
+    def return_headers(self, offset: int, count: int) -> dict[str, Value]:
+        """Return the headers that tell how often a message came back, and that it was lost the last time."""
+        headers: dict[str, Value] = {DELIVERY_COUNT: count} if count else {}
+        if self.progress.reasons.has(offset, self.lost_reason):
+            headers[CONSUMER_LOST] = True
+        return headers
 
     def room_again(self, consumer: Consumer) -> None:
         if consumer.blocked:
@@ -331,6 +359,10 @@ class Feed(Source):
         if not self.deleted:
             deadletters.bury(self, ranges, Reason.REJECTED, in_flight=True, work=work, who=who, why=why)
 
+    def begin(self, ranges: Sequence[Range], *, who: bytes) -> None:
+        if not self.deleted:
+            self.cursor.begin(ranges, who=who)
+
     def missed(self, ranges: Sequence[Range], *, who: bytes) -> None:
         if self.cursor.audited and not self.deleted:
             self.cursor.note_missed(ranges, who=who)
@@ -346,13 +378,17 @@ class Feed(Source):
         work: Work | None = None,
     ) -> None:
         """Back to where it was: as the consumer wishes; else `delayed` where that is so here, or `late`
-        anyway, and more each time."""
-        if self.deleted:
+        anyway, and more each time. What no consumer has begun with does not count, unless one says so."""
+        counted = wish is None or wish.counted
+        if counted and not delayed and (late or wish is None or wish.lost):
+            ranges = self._requeue_unbegun(ranges, late=late, who=who, work=work)
+        if self.deleted or not ranges:
             return
         part = work or Work(self.broker)
         why = self._why(wish, delayed=delayed, late=late)
+        if counted and not why and next(self.progress.reasons.parts(ranges), None):
+            why = b"returned by its consumer"  # the last reason is out of date
         returned = ranges
-        counted = wish is None or wish.counted
         if self.delivery_limit is not None and counted:
             ranges = self._bury_over_limit(ranges, self.delivery_limit, part, who=who, why=why)
         if ranges and wish is not None and wish.delay_ms is not None:
@@ -365,8 +401,23 @@ class Feed(Source):
         if work is None:
             part.commit_or_give_back(self, returned, counted=counted)
 
+    def _requeue_unbegun(
+        self, ranges: Sequence[Range], *, late: bool, who: bytes, work: Work | None
+    ) -> Sequence[Range]:
+        """Requeue those that no consumer has begun with, uncounted; return the others."""
+        unbegun = self.progress.unbegun.within(ranges)
+        if not unbegun:
+            return ranges
+        lost = Wish(None, counted=False, lost=True)
+        self.requeue(unbegun, late=late, who=who, wish=lost, work=work)
+        begun = OffsetSet(ranges)
+        begun.remove_many(unbegun)
+        return list(begun.ranges())
+
     def _why(self, wish: Wish | None, *, delayed: bool, late: bool) -> bytes:
         """What is written down of it; nothing where nobody would look."""
+        if wish is not None and wish.lost:
+            return self.lost_reason if wish.counted else b""
         return b"no answer in time" if late else b""
 
     def _retry(self, ranges: Sequence[Range], work: Work, *, counted: bool, why: bytes) -> None:
@@ -399,10 +450,12 @@ class Feed(Source):
 
 def _shared_credit(chosen: Sequence[tuple[Consumer, int]]) -> int:
     """How many messages they may be sent together: consumers of a channel may share a limit."""
+    if any(consumer.no_ack for consumer, _ in chosen):
+        # one by one where a consumer with acks may use up a limit that one without acks waits for
+        limited = any(consumer.channel.prefetch and not consumer.no_ack for consumer, _ in chosen)
+        return 1 if limited else UNLIMITED
     by_channel: dict[Channel, int] = {}
     for consumer, credit in chosen:
-        if consumer.no_ack:
-            return UNLIMITED
         by_channel[consumer.channel] = by_channel.get(consumer.channel, 0) + credit
     return sum(min(credit, channel.room) for channel, credit in by_channel.items())
 

@@ -35,8 +35,10 @@ _CAPABILITIES = (
     "per_consumer_qos",
     "direct_reply_to",
     "delayed_requeue",
+    "begun_marks",
     "publisher_dedup",
     "consumer_groups",
+    "queue_peek",
 )
 
 

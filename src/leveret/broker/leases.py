@@ -144,7 +144,7 @@ class Leases:
     """All queries of one queue: `leases.open("nightly", timeout_us=...)`."""
 
     def __init__(self, queue: Queue, log: Log | None = None) -> None:
-        """With what a log from before says of them."""
+        """Read the queries and their leases from `log`, which an earlier run of the broker wrote."""
         self.queue = queue
         self.queries: dict[str, Query] = {}
         label = sidelogs.label(sidelogs.LEASES, queue.log.id)
@@ -376,6 +376,7 @@ class Leases:
     def _take(self, query: Query, max_messages: int | None, max_bytes: int | None) -> list[Range]:
         """What the query gets of what is ready: within its limits, and no more than its share."""
         queue = self.queue
+        queue.broker.bring_up_to_date(queue)
         queue.catch_up()
         looked = 0
         while looked < _DEAD_MAX:

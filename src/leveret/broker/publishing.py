@@ -50,6 +50,8 @@ class Route(NamedTuple):
     key: str
     key_bytes: bytes
     mandatory: bool
+    keys: tuple[str, ...]
+    """The routing key and those of copies."""
     queues: tuple[Queue, ...]
     by_headers: bool
     """Each message must be routed on its own."""
@@ -121,6 +123,7 @@ def _resolve(channel: Channel, method: bytes) -> Route:
         publish.routing_key,
         to_bytes(publish.routing_key),
         publish.mandatory,
+        (publish.routing_key,),
         queues,
         by_headers,
         any(map(overflow.refuses, queues)),
@@ -189,6 +192,7 @@ def _publish_singly(channel: Channel, route: Route, contents: Sequence[tuple[byt
         flags = meaning & 0xFF
         message = Message(route.exchange_bytes, route.key_bytes, header, body, flags, meaning >> 8)
         single = route._replace(
+            keys=tuple(keys),
             queues=queues,
             refusing=any(map(overflow.refuses, queues)),
             durable=_any_durable(queues),

@@ -32,10 +32,10 @@ from leveret.storage.records import PERSISTENT, Message, Record, flags_of
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
     from leveret.broker.connection import Connection
+    from leveret.broker.peeking import Peek
     from leveret.broker.vhost import VirtualHost
     from leveret.broker.work import Work
 
-DELIVERY_COUNT = "x-delivery-count"
 LOOKED_AT_BYTES = 64 << 20
 """So much is read at most of what a lease is to hold, where messages must be looked at."""
 _RETRY_WITHOUT_DELAY_MS = 10_000
@@ -77,6 +77,8 @@ class Queue(Feed):
         self.trail = Trail(cursor) if arguments.audit_us and durable else None
         """What it writes down for the audit."""
         self.leases: Leases | None = None
+        self.peeks: dict[Peek, None] = {}
+        """Those who only look at it, in the order in which they came."""
         self.prioritised = arguments.max_priority > 0
         self.timeout_action = arguments.consumer_timeout_action
         self.delivery_limit = arguments.delivery_limit
@@ -188,6 +190,8 @@ class Queue(Feed):
         self.catch_up()
         if self.consumers:
             self._dispatch()
+        for peek in self.peeks:
+            peek.run()
         if self.may_expire:
             expiry.drop_expired(self, before_us=self.broker.now_us() + 1)
         if self.limited:
@@ -244,8 +248,8 @@ class Queue(Feed):
 
     def counted_header(self, record: Record) -> bytes:
         """The content header with the number of returns, from the second delivery on."""
-        count = self.cursor.delivery_count(record.offset)
-        return with_headers(record.header, {DELIVERY_COUNT: count}) if count else record.header
+        told = self.return_headers(record.offset, self.cursor.delivery_count(record.offset))
+        return with_headers(record.header, told) if told else record.header
 
     @property
     def delays_returns(self) -> bool:

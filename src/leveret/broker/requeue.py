@@ -5,9 +5,11 @@ pseudo-queue, `amq.leveret.requeue`, names a delivery of its own channel (`x-del
 (`x-delay`, in milliseconds; the queue's or the group's own without it), and is a nack(requeue=true) of that
 delivery: no message, nothing routed, nothing returned. With `x-counted: false` it does not count as a try:
 nobody had begun with it. `x-error` says what went wrong, for those who look at a group or its dead letters;
-with `x-requeue: false` it is a nack(requeue=false) that says so. What becomes of the delivery is left to
-`settling` and the queue; read here is only what is asked for. The rule: the answer of a channel in confirm
-mode says that the requeue is durable, and because a requeue can't be undone, it is never a nack.
+with `x-requeue: false` it is a nack(requeue=false) that says so. With `x-begun: true` nothing is given back:
+the consumer begins with the delivery, and from then on it counts as tried (decision 30). What becomes of the
+delivery is left to `settling` and the queue; read here is only what is asked for. The rule: the answer of a
+channel in confirm mode says that the requeue is durable, and because a requeue can't be undone, it is never a
+nack. A mark is answered at once: nobody waits for it.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from leveret.amqp.tables import Value
 from leveret.broker import settling
 from leveret.broker.feed import Wish
 from leveret.broker.terms import is_integer, type_name
+from leveret.storage.offsets import OffsetSet
 
 if TYPE_CHECKING:
     from leveret.broker.channel import Channel
@@ -47,18 +50,30 @@ def requeue(channel: Channel, contents: Iterable[tuple[bytes, bytes]]) -> None:
     """Does what the messages ask for, now or when the transaction commits; their bodies say nothing."""
     broker = channel.broker
     broker.flush()
-    for header, _ in contents:
-        headers = headers_of(header)
-        tag = _number(headers, "x-delivery-tag", 0, _TAG_MAX)
-        delay_ms = _number(headers, "x-delay", 0, DELAY_MS_MAX) if "x-delay" in headers else None
-        nack = Settlement(channel.number, NACK, tag, tag, requeue=headers.get("x-requeue") is not False)
-        why = headers.get("x-error")
-        reason = to_bytes(why)[:WHY_BYTES_MAX] if isinstance(why, str) else b""
-        wish = Wish(delay_ms, headers.get("x-counted") is not False, reason)
-        settling.settle(channel, [nack], wish=wish)
-        if channel.confirms is not None:
-            channel.confirms.expect(1, broker.store.ticket, done=True)
-            broker.await_durable(channel)
+    begun = OffsetSet()
+    try:
+        for header, _ in contents:
+            headers = headers_of(header)
+            tag = _number(headers, "x-delivery-tag", 0, _TAG_MAX)
+            if headers.get("x-begun") is True:
+                begun.add(tag, tag + 1)
+            else:
+                _give_back(channel, tag, headers)
+            if channel.confirms is not None:
+                channel.confirms.expect(1, broker.store.ticket, done=True)
+                broker.await_durable(channel)
+    finally:
+        settling.begin(channel, begun.ranges())
+
+
+def _give_back(channel: Channel, tag: int, headers: dict[str, Value]) -> None:
+    """A nack of the delivery, as the headers say."""
+    delay_ms = _number(headers, "x-delay", 0, DELAY_MS_MAX) if "x-delay" in headers else None
+    nack = Settlement(channel.number, NACK, tag, tag, requeue=headers.get("x-requeue") is not False)
+    why = headers.get("x-error")
+    reason = to_bytes(why)[:WHY_BYTES_MAX] if isinstance(why, str) else b""
+    wish = Wish(delay_ms, headers.get("x-counted") is not False, reason)
+    settling.settle(channel, [nack], wish=wish)
 
 
 def _number(headers: dict[str, Value], name: str, least: int, most: int) -> int:

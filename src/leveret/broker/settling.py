@@ -44,6 +44,18 @@ def settle(channel: Channel, events: Sequence[Settlement], *, wish: Wish | None 
         raise PreconditionFailed(f"unknown delivery tag {unknown}")
 
 
+def begin(channel: Channel, tags: Iterable[Range]) -> None:
+    """The client has begun with the deliveries of these tags. Tags that are not outstanding have no effect:
+    a deadline may have taken them back before the client knew."""
+    begun: dict[Consumer, list[Range]] = {}
+    for start, stop in tags:
+        for run in channel.unacked.within(start, stop):
+            if run.holder.marks_begun:
+                begun.setdefault(run.holder, []).append(run.offsets)
+    for holder, ranges in begun.items():
+        holder.source.begin(joined(ranges), who=holder.label)
+
+
 def _joined(channel: Channel, events: Sequence[Settlement]) -> Sequence[Settlement]:
     """Fewer of them, where their order does not matter: all tags are outstanding, and none is named twice."""
     first = events[0]
@@ -97,6 +109,9 @@ def _forget_lapsed(channel: Channel, start: int, stop: int) -> None:
 def _apply(channel: Channel, taken: Iterable[Run[Consumer]], event: Settlement, wish: Wish | None) -> None:
     taken = list(taken)
     try:
+        if event.kind != ACK:  # an ack needs no queue that is up to date: it changes nothing of what is ready
+            for source in {run.holder.source for run in taken}:
+                channel.broker.bring_up_to_date(source)
         counts = tell(taken, event, wish)
     except AmqpError:  # a reader's refusal, before anybody was told: all of it goes back with the channel
         channel.unacked.restore(taken)
@@ -114,7 +129,7 @@ def tell(
         held.setdefault(run.holder, []).append(run.offsets)
     if event.kind != ACK:
         for holder in held:
-            holder.source.check_return()
+            holder.source.check_return(requeue=event.requeue)
     counts: dict[Consumer, int] = {}
     for holder, ranges in held.items():
         counts[holder] = sum(stop - start for start, stop in ranges)

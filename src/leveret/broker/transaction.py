@@ -8,7 +8,7 @@ settled back to the channel as outstanding.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -21,11 +21,13 @@ from leveret.storage.offsets import Range
 from leveret.storage.records import Message
 
 if TYPE_CHECKING:
+    from leveret.broker.broker import Broker
     from leveret.broker.channel import Channel
     from leveret.broker.consumer import Consumer
     from leveret.broker.feed import Wish
     from leveret.broker.publishing import Route
     from leveret.broker.queue import Queue
+    from leveret.broker.vhost import VirtualHost
 
 
 @dataclass(slots=True)
@@ -70,13 +72,16 @@ class Buffer:
         """Makes it all happen; returns the ticket under which it is durable."""
         channel.broker.flush()
         work = Work(channel.broker)
+        unroutable: list[tuple[Route, list[Message]]] = []
         for route, messages in self.publishes:
-            for queue in _present(route.queues):
+            queues = _queues_now(channel.vhost, route)
+            for queue in queues:
                 work.publish(queue, messages)
-        _check_room(work)
-        for route, messages in self.publishes:
-            if not route.queues and route.mandatory:
-                publishing.return_messages(channel, route, messages)
+            if not queues and route.mandatory:
+                unroutable.append((route, messages))
+        _check_room(channel.broker, work)
+        for route, messages in unroutable:
+            publishing.return_messages(channel, route, messages)
         freed: Counter[Consumer] = Counter()
         for taken, event, wish in self.settlements:
             freed.update(settling.tell(taken, event, wish, work))
@@ -97,17 +102,20 @@ class Buffer:
         self.publishes, self.settlements, self.late = [], [], []
 
 
-def _check_room(work: Work) -> None:
+def _check_room(broker: Broker, work: Work) -> None:
     """A queue that refuses one of the messages refuses them all: the code and text are RabbitMQ's."""
     for queue in filter(overflow.refuses, work.appended):
+        broker.bring_up_to_date(queue)
         messages = work.appended[queue]
         if not overflow.has_room(queue, len(messages), sum(len(message.body) for message in messages)):
             raise PreconditionFailed("partial tx completion")
 
 
-def _present(queues: Iterable[Queue]) -> Iterator[Queue]:
-    """A queue that was deleted since may have a successor of the same name."""
-    for queue in queues:
-        present = queue.vhost.queues.get(queue.name)
-        if present is not None:
-            yield present
+def _queues_now(vhost: VirtualHost, route: Route) -> list[Queue]:
+    """The queues that publishes reach when they are committed.
+
+    As in RabbitMQ, bindings count as they were when a message was published, and queues are looked up by
+    their names at the commit. The default exchange has no bindings: its routing keys are names of queues.
+    """
+    names = [queue.name for queue in route.queues] if route.exchange.name else route.keys
+    return [vhost.queues[name] for name in dict.fromkeys(names) if name in vhost.queues]

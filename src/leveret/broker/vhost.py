@@ -286,6 +286,8 @@ class VirtualHost:
             self.broker.timers.cancel((queue, what))
         for consumer in queue.consumers.clear():
             consumer.channel.consumer_lost(consumer)
+        for peek in list(queue.peeks):
+            peek.end()
         if queue.leases is not None:
             queue.leases.close()
         if queue.arguments.audit_us:

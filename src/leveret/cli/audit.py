@@ -28,6 +28,7 @@ _ASCII: Final = str.maketrans({"–": "-", "×": "x", "…": "..."})
 
 
 def audit(
+    context: typer.Context,
     data: Annotated[
         Path | None,
         typer.Option(help="A copied data directory, or one that no broker has open.", show_default=False),
@@ -38,9 +39,9 @@ def audit(
             envvar="LEVERET_URL", help="Where the broker is, if it is running; as an administrator."
         ),
     ] = DEFAULT_URL,
-    out: Annotated[Path, typer.Option(help="Where tables and report go; what is there is replaced.")] = Path(
-        "leveret-audit"
-    ),
+    out: Annotated[
+        Path, typer.Option(help="Where tables and report go: a new directory, or that of an earlier audit.")
+    ] = Path("leveret-audit"),
     table: Annotated[
         str | None,
         typer.Option(help="What a pipeline has written: is a message in it twice?", show_default=False),
@@ -55,12 +56,16 @@ def audit(
 ) -> None:
     """Account for every message: published, confirmed, delivered, settled; lost or doubled?"""
     screen = Screen(as_json=as_json)
+    source = context.get_parameter_source("url")
+    if data is not None and source is not None and source.name == "COMMANDLINE":
+        raise typer.BadParameter("--data is a copied directory and --url a running broker: give one of them")
     try:
-        from leveret.audit import auditing, results
+        from leveret.audit import auditing, places, results
         from leveret.audit.tables import Terms
         from leveret.spark.errors import SparkSideError
         from leveret.storage.errors import StorageError
 
+        places.check_out(out)
         with screen.gauge("audit") as gauge, _case(data, url) as case:
             terms = Terms(loop=loop, round_trip_ms=round_trip_ms, table=table, format=table_format)
             findings = auditing.run(case, out, terms, master=master, on_progress=gauge.tell)

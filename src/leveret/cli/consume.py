@@ -66,7 +66,9 @@ Prefetch: TypeAlias = Annotated[
 Peek: TypeAlias = Annotated[
     bool,
     typer.Option(
-        "--peek", "--no-ack-messages", help="Only look: everything goes back to the queue at the end."
+        "--peek",
+        "--no-ack-messages",
+        help="Only look: everything stays in the queue. On Leveret nothing counts.",
     ),
 ]
 TimeoutS: TypeAlias = Annotated[
@@ -104,8 +106,6 @@ def consume(
     if as_json and output is None:
         raise typer.BadParameter("--json needs --output: stdout can't carry both")
     wish = Wish(count, None if follow else idle or _IDLE_S, timeout, peek)
-    if peek:
-        prefetch = _PREFETCH_MAX  # what was looked at stays in hand until the end
     in_hand = prefetch if count is None else min(prefetch, count)
     screen = Screen(as_json=as_json)
 

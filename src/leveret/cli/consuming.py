@@ -2,7 +2,8 @@
 
 A message is acked after it was written safely, and not before. Whatever goes wrong in between, a full disk,
 a reader that has gone, a signal, `kill -9`: what is not acked goes back to the queue. So a message can be
-written twice, but never be lost. Peeking acks nothing.
+written twice, but never be lost. Peeking takes nothing: Leveret shows messages without delivering them, and
+elsewhere, where that can't be had, it is said first that each look counts as a delivery.
 """
 
 from __future__ import annotations
@@ -23,6 +24,10 @@ BATCH: Final = 500
 """So many are written and synced together."""
 _LOOK_S: Final = 0.5
 """While nothing comes, it is looked so often whether anything can."""
+_PEEK_MAX: Final = 65_535
+"""So many can be looked at where they stay in hand until the end: the largest prefetch there is."""
+_PEEK_CAPABILITY: Final = "queue_peek"
+_PEEK_ARGUMENTS: Final = {"x-peek": True}
 _GRACE_S: Final = 5.0
 """A write that is under way when somebody wants to stop may take so long."""
 
@@ -74,12 +79,15 @@ class Consuming:
         self._visible = visible
         self._account = Account()
         self._wrong = ""
+        self._acks = not wish.peek
+        """Whether an ack takes nothing away that must stay: it makes room for more."""
 
     async def run(self, connection: Connection, queue: str, prefetch: int) -> int:
         code = 0
         self._interruption.handle()
+        consumed = await self._consumer(connection, queue, prefetch)
         with self._screen.gauge("consuming", visible=self._visible) as gauge:
-            async with Consumer(connection, queue, prefetch=prefetch) as consumer:
+            async with consumed as consumer:
                 try:
                     while deliveries := await self._batch(consumer):
                         await self._write(deliveries)
@@ -92,6 +100,21 @@ class Consuming:
                     code = FAILED
         self._report(gauge)
         return code
+
+    async def _consumer(self, connection: Connection, queue: str, prefetch: int) -> Consumer:
+        """Return the consumer: for a peek one that takes nothing, where the broker has that."""
+        if not self._wish.peek:
+            return Consumer(connection, queue, prefetch=prefetch)
+        session = await connection.connected(self._wish.timeout_s)
+        if session.has(_PEEK_CAPABILITY):
+            self._acks = True
+            return Consumer(connection, queue, prefetch=prefetch, arguments=_PEEK_ARGUMENTS)
+        product = session.server.get("product") or "this broker"
+        self._screen.say(
+            f"{product} can't show messages without delivering them: each look counts as a delivery, "
+            f"and at most {_PEEK_MAX:,} messages are looked at"
+        )
+        return Consumer(connection, queue, prefetch=min(_PEEK_MAX, self._wish.count or _PEEK_MAX))
 
     async def _batch(self, consumer: Consumer) -> list[Delivery]:
         """What is there, at least one; nothing if it is enough."""
@@ -154,11 +177,11 @@ class Consuming:
     async def _settle(self, deliveries: Sequence[Delivery]) -> None:
         account = self._account
         account.written += len(deliveries)
-        if not self._wish.peek:
-            for delivery in deliveries:
-                settled = await delivery.ack()
+        for delivery in deliveries if self._acks else ():
+            settled = await delivery.ack()
+            if not self._wish.peek:
                 account.acked += settled is Settled.SENT
-                account.again += settled is Settled.STALE
+            account.again += settled is Settled.STALE
 
     def _show(self, gauge: Gauge) -> None:
         written = self._account.written

@@ -21,13 +21,13 @@ from typing import Any, Final, NoReturn, cast
 
 from leveret.amqp.tables import Timestamp, Value
 from leveret.client import ConversionError, Delivery, Message
-from leveret.client.delivery import DELIVERY_COUNT
+from leveret.client.delivery import CONSUMER_LOST, DELIVERY_COUNT
 from leveret.client.message import PERSISTENT, PRODUCER, REPUBLISHED, SEQ, Properties
 
 JSON_TYPE: Final = "application/json"
 ENVELOPE_START: Final = b'{"queue":'
 """Of every line that a delivery is written as."""
-_NOT_TAKEN_ALONG: Final = frozenset((PRODUCER, SEQ, REPUBLISHED, DELIVERY_COUNT))
+_NOT_TAKEN_ALONG: Final = frozenset((PRODUCER, SEQ, REPUBLISHED, DELIVERY_COUNT, CONSUMER_LOST))
 _TEXTS: Final = (
     "content_type",
     "content_encoding",

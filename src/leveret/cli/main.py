@@ -6,8 +6,11 @@ list of them.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
+from leveret import __version__
 from leveret.cli.audit import audit
 from leveret.cli.consume import consume
 from leveret.cli.demo.command import demo
@@ -28,8 +31,19 @@ app = typer.Typer(
 )
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"leveret {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def main() -> None:
+def main(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
+    ] = False,
+) -> None:
     """A message broker that accounts for every message."""
     allow_all_letters()
 

@@ -41,11 +41,12 @@ class Page:
         self._console.print(*parts, sep="")
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-        """Numbers are on the right."""
+        """Numbers are on the right, also where some are a dash because there is none."""
         listed = [list(row) for row in rows]
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
         for place, name in enumerate(columns):
-            numbers = bool(listed) and all(isinstance(row[place], int) for row in listed)
+            cells = [row[place] for row in listed if row[place] not in ("–", "-")]
+            numbers = bool(cells) and all(isinstance(cell, int) for cell in cells)
             table.add_column(name, justify="right" if numbers else "left", overflow="fold")
         for row in listed:
             table.add_row(*map(_cell, row))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn, TypeAlias
 
 import msgspec
 import typer
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from leveret.spark.pipelines.compaction import Account, Goal
     from leveret.spark.pipelines.declaration import Declaration
     from leveret.spark.pipelines.state import Status
+
+_NEEDS_EXTRA: Final = "pipelines need {}, which is not installed (pip install 'leveret[spark]')"
 
 pipeline = typer.Typer(help="Run declared pipelines, and look at them.", no_args_is_help=True)
 
@@ -55,8 +57,10 @@ def explain(file: File, as_json: AsJson = False) -> None:
 @pipeline.command()
 def new(file: File) -> None:
     """Write a file to begin with, which is complete and says what its parts are for."""
-    from leveret.spark.pipelines.template import template
-
+    try:
+        from leveret.spark.pipelines.template import template
+    except ModuleNotFoundError as error:
+        _fail(_NEEDS_EXTRA.format(error.name))
     try:
         with file.open("x", encoding="utf-8") as written:
             written.write(template(file.stem))
@@ -185,7 +189,7 @@ def _brief(status: Status) -> str:
 
 
 def _apart(status: Status) -> str:
-    """What is not in the tables, or not yet."""
+    """Return the counts of messages that are not in the tables: rejected, duplicate, or in open windows."""
     found = [f"{status.acked:,} acked", f"{status.rejected:,} rejected"]
     if status.duplicates:
         found.append(counted(status.duplicates, "duplicate"))
@@ -199,7 +203,7 @@ def _declared(file: Path) -> Declaration:
         from leveret.spark.pipelines import checks, declaration
         from leveret.spark.pipelines.errors import BadPipeline
     except ModuleNotFoundError as error:
-        _fail(f"pipelines need {error.name} (pip install 'leveret[spark]')")
+        _fail(_NEEDS_EXTRA.format(error.name))
     try:
         declared = declaration.read(file)
         checks.check(declared)

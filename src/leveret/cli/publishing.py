@@ -110,7 +110,7 @@ class Account:
 
 
 def _reason(receipt: Receipt) -> str:
-    if receipt.reply_code:
+    if receipt.returned:
         return f"{receipt.reply_code} {receipt.reply_text}"
     return receipt.reason or str(receipt.cause or "no reason is known")
 

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Final
 
 import typer
-
-_FIRST: Final = -20
-_AS_ALL_OTHERS: Final = 0
 
 
 def parse_cpus(text: str) -> frozenset[int]:
@@ -38,24 +34,16 @@ def keep_to(cpus: frozenset[int]) -> frozenset[int]:
     return frozenset(there - cpus)
 
 
-def go_first(nice: int | None) -> None:
-    """Stands so in the line for a processor from now on: 19 is its end, 0 is where all others are.
-
-    A broker has little to do and clients who wait for it: beside neighbours who keep every processor busy it
-    is its place in that line that decides how long they do. So it asks for the first, unless it was told
-    where to stand, by `nice` or by whoever started it; few are allowed to.
-    """
+def set_priority(nice: int | None) -> None:
+    """Set the niceness of this process: -20 gets a processor first, 19 last; None changes nothing."""
+    if nice is None:
+        return
     if sys.platform == "win32":
-        if nice is not None:
-            raise typer.BadParameter("Windows knows no such number", param_hint="--nice")
-        return
-    if nice is None and os.getpriority(os.PRIO_PROCESS, 0) != _AS_ALL_OTHERS:
-        return
+        raise typer.BadParameter("Windows knows no such number", param_hint="--nice")
     try:
-        os.setpriority(os.PRIO_PROCESS, 0, _FIRST if nice is None else nice)
+        os.setpriority(os.PRIO_PROCESS, 0, nice)
     except PermissionError:
-        if nice is not None:
-            raise typer.BadParameter(
-                f"the system does not allow {nice}: it takes root, CAP_SYS_NICE, or LimitNICE in the unit",
-                param_hint="--nice",
-            ) from None
+        raise typer.BadParameter(
+            f"the system does not allow {nice}: it takes root, CAP_SYS_NICE, or LimitNICE in the unit",
+            param_hint="--nice",
+        ) from None

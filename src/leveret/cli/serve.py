@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, NoReturn, TypeAlias
 
 import typer
 
-from leveret.cli.scheduling import go_first, keep_to, parse_cpus
+from leveret.cli import preflight
+from leveret.cli.preflight import Listener
+from leveret.cli.scheduling import keep_to, parse_cpus, set_priority
 from leveret.server.tls import OFF, TlsSettings
 from leveret.storage.errors import StorageError
 
@@ -21,20 +24,27 @@ _HTTP_PORT = 15672
 _FLIGHT_PORT = 8815
 _TLS_PORT = 5671
 _HTTPS_PORT = 15671
+_PORT_MAX = 65535
 
 
 Port: TypeAlias = Annotated[
-    int, typer.Option(help="Port for AMQP; 0 picks a free one, -1 is off: over TLS only.")
+    int,
+    typer.Option(min=OFF, max=_PORT_MAX, help="Port for AMQP; 0 picks a free one, -1 is off: over TLS only."),
 ]
 HttpPort: TypeAlias = Annotated[
     int | None,
     typer.Option(
-        help="Port for HTTP; 0 picks a free one, -1 is off. 15672 unless --port is 0.", show_default=False
+        min=OFF,
+        max=_PORT_MAX,
+        help="Port for HTTP; 0 picks a free one, -1 is off. 15672 unless --port is 0.",
+        show_default=False,
     ),
 ]
 FlightPort: TypeAlias = Annotated[
     int | None,
     typer.Option(
+        min=OFF,
+        max=_PORT_MAX,
         help="Port for Arrow Flight, which Spark uses; 0 picks a free one, -1 is off. 8815 unless --port is "
         "0. Needs Leveret's extra 'spark'.",
         show_default=False,
@@ -43,6 +53,8 @@ FlightPort: TypeAlias = Annotated[
 TlsPort: TypeAlias = Annotated[
     int | None,
     typer.Option(
+        min=0,
+        max=_PORT_MAX,
         help="Port for AMQP over TLS, with --tls-cert; 0 picks a free one. 5671 unless --port is 0.",
         show_default=False,
     ),
@@ -50,6 +62,8 @@ TlsPort: TypeAlias = Annotated[
 HttpsPort: TypeAlias = Annotated[
     int | None,
     typer.Option(
+        min=OFF,
+        max=_PORT_MAX,
         help="Port for HTTPS, with --tls-cert; 0 picks a free one, -1 is off. 15671 unless --port is 0.",
         show_default=False,
     ),
@@ -77,8 +91,8 @@ Nice: TypeAlias = Annotated[
     typer.Option(
         min=-20,
         max=19,
-        help="How soon the broker gets a processor that others want too: -20 is first, 19 last. -20, "
-        "where the system allows that, unless it was started with another than 0.",
+        help="How soon the broker gets a processor that others want too: -20 is first, 19 last. Without it "
+        "the broker keeps the priority that it was started with.",
         show_default=False,
     ),
 ]
@@ -108,12 +122,19 @@ def serve(
         """With a free port for AMQP the others are free ones too."""
         return chosen if chosen is not None else usual if port else 0
 
+    http_port = or_usual(http_port, _HTTP_PORT)
     flight_port = or_usual(flight_port, _FLIGHT_PORT)
     tls = _tls(tls_cert, tls_key, or_usual(tls_port, _TLS_PORT), or_usual(https_port, _HTTPS_PORT))
     if port == OFF and tls is None:
         raise typer.BadParameter("nobody could connect: give --tls-cert, for TLS", param_hint="--port")
+    listeners = _listeners(port, http_port, tls)
+    bulk = Listener("Arrow Flight", "--flight-port", flight_port if find_spec("pyarrow") else OFF)
+    try:
+        preflight.check(host, listeners, bulk, data_dir, tls)
+    except preflight.StartRefused as refused:
+        _fail(str(refused))
     others = keep_to(parse_cpus(cpus)) if cpus is not None else frozenset()
-    go_first(nice)
+    set_priority(nice)
     flight = FlightSettings(
         str(data_dir),
         host,
@@ -127,17 +148,30 @@ def serve(
             serving.serve(
                 host,
                 port,
-                or_usual(http_port, _HTTP_PORT),
+                http_port,
                 data_dir,
                 flight=None if flight_port == OFF else flight,
                 tls=tls,
             )
         )
     except (StorageError, OSError) as error:
-        typer.echo(f"leveret: {error}", err=True)
-        raise typer.Exit(1) from None
+        _fail(preflight.explained(error, host, [*listeners, bulk]))
     if failed:
         raise typer.Exit(1)
+
+
+def _listeners(port: int, http_port: int, tls: TlsSettings | None) -> list[Listener]:
+    """Return what is listened on beside Flight, with the options that choose the ports."""
+    listeners = [Listener("AMQP", "--port", port), Listener("HTTP", "--http-port", http_port)]
+    if tls is not None:
+        listeners.append(Listener("AMQP over TLS", "--tls-port", tls.port))
+        listeners.append(Listener("HTTPS", "--https-port", tls.http_port))
+    return listeners
+
+
+def _fail(sentence: str) -> NoReturn:
+    typer.echo(f"leveret: {sentence}", err=True)
+    raise typer.Exit(1)
 
 
 def _tls(certificate: Path | None, key: Path | None, port: int, http_port: int) -> TlsSettings | None:

@@ -36,7 +36,7 @@ async def serve(
     """Until a signal, or until the server ends by itself; whether it failed."""
     allow_many_files()
     keep_memory()
-    data_dir.mkdir(parents=True, exist_ok=True)
+    data_dir.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240  # the loop serves nobody yet
     server = Server(
         OsFiles(str(data_dir)),
         definitions=Definitions(str(data_dir / "definitions.db")),

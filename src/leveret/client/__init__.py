@@ -15,6 +15,7 @@ from leveret.client.consumer import Consumer
 from leveret.client.decisions import AckAnyway, Decision, Reject, Requeue, RetryLater
 from leveret.client.delivery import Delivery, Settled
 from leveret.client.errors import (
+    AttemptsUsedUp,
     ChannelClosed,
     ChannelsExhausted,
     ClientError,
@@ -29,6 +30,7 @@ from leveret.client.errors import (
     MessageLost,
     MessageNacked,
     MessageReturned,
+    NoReply,
     NotConnected,
     PublishFailed,
     PublishInterrupted,
@@ -52,6 +54,7 @@ from leveret.client.recoverers import (
     Republish,
 )
 from leveret.client.redrive import Redriven, redrive
+from leveret.client.requester import Requester
 from leveret.client.retry import Retry
 from leveret.client.terms import Batch
 from leveret.client.topics import partition, topic
@@ -60,6 +63,7 @@ from leveret.client.topology import Binding, Exchange, Queue, Topology, dead_let
 __all__ = [
     "AckAnyway",
     "App",
+    "AttemptsUsedUp",
     "Backoff",
     "Batch",
     "BatchFailed",
@@ -91,6 +95,7 @@ __all__ = [
     "MessageLost",
     "MessageNacked",
     "MessageReturned",
+    "NoReply",
     "NotConnected",
     "Park",
     "PublishFailed",
@@ -104,6 +109,7 @@ __all__ = [
     "Reject",
     "RejectAndDontRequeue",
     "Republish",
+    "Requester",
     "Requeue",
     "Retry",
     "RetryLater",

@@ -3,7 +3,8 @@
 Tags of a channel are dense and grow by one. What is done below the lowest tag that is not goes out as one
 ack with `multiple`; what is done above a hole is acked by itself. Everything that is settled in one turn of
 the event loop goes out together at its end. When the channel ends, so does its ledger: acks that come later
-are *stale*, counted and reported, and nothing is written.
+are *stale*, counted and reported, and nothing is written. The marks of what has begun leave with the acks:
+behind them, and only for what is not done.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from leveret.amqp.frames import END
 from leveret.client.channel import Channel
 from leveret.client.decisions import Decision
 from leveret.client.delivery import Settled
+from leveret.client.requeue import begun_frames
 
 if TYPE_CHECKING:
     from leveret.client.delivery import Delivery
@@ -26,6 +28,7 @@ _ACK: Final = 80
 _NACK: Final = 120
 _NACK_FRAME: Final = Struct(">BHIHHQBc")
 _REQUEUE: Final = 2
+_MARK_EVERY_S: Final = 0.001
 
 
 class Ledger:
@@ -42,11 +45,20 @@ class Ledger:
         """Below the first all are settled, below the second all have come."""
         self._acked: set[int] = set()
         """Done, and not yet said."""
+        self._begun: list[int] = []
+        """Begun, and not yet said."""
+        self._marked_s = 0.0
+        """When marks were last written without waiting for the end of the turn."""
         self._due = False
 
     @property
     def channel(self) -> Channel:
         return self._channel
+
+    @property
+    def broker_counts(self) -> bool:
+        """Whether the broker counts attempts; others count deliveries, also those that no handler saw."""
+        return self._channel.session.is_leveret
 
     @property
     def alive(self) -> bool:
@@ -69,6 +81,19 @@ class Ledger:
         self._acked.add(delivery.tag)
         self._flush_soon()
         return Settled.SENT
+
+    def begin(self, delivery: Delivery) -> None:
+        """A handler begins with the delivery, and the broker counts that."""
+        self._begun.append(delivery.tag)
+        self._flush_soon()
+
+    def write_marks(self, *, at_once: bool) -> None:
+        """Writes what has begun before this returns, if that is asked for, or was not done lately."""
+        now_s = asyncio.get_running_loop().time()
+        if at_once or now_s - self._marked_s >= _MARK_EVERY_S:
+            self._marked_s = now_s
+            self.flush()
+            self._channel.session.flush()
 
     def nack(self, delivery: Delivery, *, requeue: bool) -> Settled:
         if (wrong := self._taken(delivery)) is not None:
@@ -104,7 +129,7 @@ class Ledger:
             asyncio.get_running_loop().call_soon(self.flush)
 
     def flush(self) -> None:
-        """Says what is done."""
+        """Write the acks and the begun marks that are due, in one piece."""
         self._due = False
         if not self._channel.open:
             return
@@ -120,5 +145,7 @@ class Ledger:
         above = sorted(tag for tag in self._acked if tag > low) if len(self._acked) > 1 or not through else ()
         pieces += (_FRAME.pack(1, number, 13, 60, _ACK, tag, False, END) for tag in above)
         self._acked.clear()
+        pieces += (begun_frames(number, tag) for tag in self._begun if tag in opened)
+        self._begun.clear()
         if pieces:
             self._channel.session.send(b"".join(pieces))

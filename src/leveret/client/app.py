@@ -129,7 +129,10 @@ class App:
             batch=batch,
             recoverer=recoverer or RejectAndDontRequeue(),
         )
-        return self._register(Subscription(queue, prefetch, ack == "none", exclusive, arguments or {}), terms)
+        subscription = Subscription(
+            queue, prefetch, ack == "none", exclusive, arguments or {}, marks_begun=True
+        )
+        return self._register(subscription, terms)
 
     def group_listener(
         self,
@@ -182,7 +185,8 @@ class App:
             member=member,
             recoverer=recoverer or self._recoverer or RejectAndDontRequeue(),
         )
-        return self._register(Subscription(topic, prefetch, arguments=member.arguments()), terms)
+        subscription = Subscription(topic, prefetch, arguments=member.arguments(), marks_begun=True)
+        return self._register(subscription, terms)
 
     def _register(self, subscription: Subscription, terms: Terms) -> Callable[[_F], _F]:
         if self._running:

@@ -55,10 +55,16 @@ def judge(cut: Sequence[Receipt], error: ChannelClosed, *, in_doubt: bool) -> Ju
 
 
 def doubt(receipts: Iterable[Receipt], why: Doubt, error: ClientError) -> None:
-    """They may be stored: they are marked before they go out again."""
+    """They may be stored: they are marked before they go out again.
+
+    An attempt that was returned is not in doubt: it stored nothing, whether its confirm came or not.
+    """
     for receipt in receipts:
+        was_returned = bool(receipt.reply_code)
         receipt.reply_code, receipt.reply_text = 0, ""
         receipt.cause = error
+        if was_returned:
+            continue
         if not receipt.doubt:
             receipt.header = properties.with_headers(receipt.header, {REPUBLISHED: True})
         receipt.doubt |= why

@@ -257,9 +257,11 @@ class BlockingPublisher:
         if timeout_s is not None:
             timeout_s -= asyncio.get_running_loop().time() - started_s
         body, routing_key, exchange, mandatory, seq, _, said = message
-        return self.publisher.send(
+        receipt = self.publisher.send(
             body, routing_key, exchange=exchange, mandatory=mandatory, timeout_s=timeout_s, seq=seq, **said
         )
+        receipt.started_s = started_s  # the wait for a place is part of the latency
+        return receipt
 
     def publish_many(self, messages: Iterable[Message], *, timeout_s: float | None = None) -> list[Receipt]:
         """Publishes all, some thousand at a time, and waits for them; see `Publisher.publish_many`."""
@@ -289,11 +291,11 @@ class BlockingPublisher:
 
 
 def _next_of(messages: Iterator[Message]) -> tuple[list[Message], Exception | None]:
-    """The next few, and why there are no more, if it is not that they are all."""
+    """Return the next messages, and the error that the iterator raised, if it raised one."""
     chunk: list[Message] = []
     try:
         chunk.extend(islice(messages, _CHUNK))
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  # the caller raises it, after the chunk
         return chunk, error
     return chunk, None
 

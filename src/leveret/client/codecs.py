@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import gzip
 import inspect
+import math
 import zlib
 from collections.abc import Callable
 from io import BytesIO
@@ -204,6 +205,29 @@ _ANY: Final = _Makers(
 )
 
 
+def _json(value: Any) -> bytes:
+    """Return the value as JSON. msgspec writes NaN and infinity as null, so a body with a null is checked."""
+    body = _encode_json(value)
+    if b"null" in body:
+        _check_finite(msgspec.to_builtins(value, enc_hook=_msgpack_of, builtin_types=(msgspec.Raw,)), "")
+    return body
+
+
+def _check_finite(value: Any, place: str) -> None:
+    """Raise for the first number that JSON does not have."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConversionError(
+            f"JSON has no number {value} at {place or 'the value itself'}",
+            hint="publish None or a text instead, or use application/msgpack",
+        )
+    if isinstance(value, dict):
+        for name, each in value.items():
+            _check_finite(each, f"{place}.{name}" if place else str(name))
+    elif isinstance(value, list | tuple):
+        for number, each in enumerate(value):
+            _check_finite(each, f"{place}[{number}]")
+
+
 def _makers_of_model(model: Any) -> _Makers:
     return _Makers(
         of_json=model.model_validate_json,
@@ -273,7 +297,7 @@ class Codecs:
         """Bytes are a body already and stay as they are, whatever the properties say; all else is a value.
 
         A `str` is text, unless a content type says otherwise: as JSON it becomes a JSON string, in quotes.
-        Numbers that JSON does not have (NaN, infinity) become null in it.
+        Numbers that JSON does not have (NaN, infinity) are refused as JSON, with their place in the value.
         """
         if isinstance(value, bytes | bytearray | memoryview):
             return Encoded(bytes(value), content_type or BYTES, content_encoding)
@@ -293,7 +317,7 @@ class Codecs:
         if form.media_type in self._own:
             return self._own[form.media_type][0]
         if form.is_json:
-            return _encode_json
+            return _json
         if form.is_msgpack:
             return _encode_msgpack
         if isinstance(value, str):

@@ -24,6 +24,7 @@ from leveret.client.delays import give_back_untouched
 from leveret.client.delivery import Delivery
 from leveret.client.errors import ClientError
 from leveret.client.intake import Intake, Subscription
+from leveret.client.requeue import mark_begun
 
 
 class Consumer:
@@ -39,7 +40,9 @@ class Consumer:
         codecs: Codecs | None = None,
         arguments: Mapping[str, Value] | None = None,
     ) -> None:
-        subscription = Subscription(queue, prefetch, exclusive=exclusive, arguments=arguments or {})
+        subscription = Subscription(
+            queue, prefetch, exclusive=exclusive, arguments=arguments or {}, marks_begun=True
+        )
         self._intake = Intake(
             connection,
             subscription,
@@ -105,6 +108,7 @@ class Consumer:
         while self._ready:
             delivery = self._ready.popleft()
             if delivery.ledger.alive:  # otherwise the broker delivers it again
+                mark_begun((delivery,))
                 return delivery
         return None
 

@@ -13,11 +13,13 @@ from collections.abc import Collection, Mapping
 from typing import Final, cast
 
 from leveret.amqp.tables import Value
-from leveret.client.delivery import DELIVERY_COUNT, Delivery
+from leveret.client.delivery import CONSUMER_LOST, DELIVERY_COUNT, Delivery
 from leveret.client.message import PERSISTENT, PRODUCER, REPUBLISHED, SEQ, Message, Properties
 
 FURTHER_ADDRESSES: Final = ("CC", "BCC")
-_LEFT_BEHIND: Final = frozenset((PRODUCER, SEQ, REPUBLISHED, DELIVERY_COUNT, *FURTHER_ADDRESSES))
+_LEFT_BEHIND: Final = frozenset(
+    (PRODUCER, SEQ, REPUBLISHED, DELIVERY_COUNT, CONSUMER_LOST, *FURTHER_ADDRESSES)
+)
 _KEPT: Final = (
     "content_type",
     "content_encoding",

@@ -74,7 +74,7 @@ class DelayQueues:
             await self._ensure(name, return_queue(delivery.queue), delay_ms, renewed=renewed)
             self._returning()
             receipt = (await self._publisher().publish_many([copy]))[0]
-            if not receipt.returned:  # the queue had just expired
+            if not receipt.reply_code:  # otherwise the queue had just expired
                 break
         receipt.check()
         delivery.ledger.ack(delivery)

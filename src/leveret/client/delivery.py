@@ -30,12 +30,15 @@ ATTEMPTS: Final = "x-attempts"
 """How often it has failed, written by whoever sends it round through a delay queue."""
 DELIVERY_COUNT: Final = "x-delivery-count"
 """How often it was delivered before, as Leveret and quorum queues count it."""
+CONSUMER_LOST: Final = "x-consumer-lost"
+"""The consumer that began with it before was lost, and nobody knows what became of that attempt."""
 STREAM: Final = "x-stream"
 """The partition that a group's delivery comes from; a dead letter of a group still says so."""
 OFFSET: Final = "x-stream-offset"
 MODE: Final = "x-group-mode"
 """Of a delivery of an orderly group: that it is one."""
 _MODE: Final = MODE.encode()
+_CONSUMER_LOST: Final = CONSUMER_LOST.encode()
 GROUP: Final = "x-group"
 """Of a dead letter: the group in which it failed."""
 
@@ -63,6 +66,8 @@ class Source:
     """A listener's own way: it counts, remembers and slows down loops."""
     group: str | None = None
     """As whose member it consumes, if it does so."""
+    marks_begun: bool = False
+    """Whether the broker is told when a handler begins with a delivery, and counts that as an attempt."""
 
 
 class Delivery:
@@ -71,6 +76,7 @@ class Delivery:
     __slots__ = (
         "_properties",
         "_value",
+        "begun",
         "body",
         "header",
         "leaving",
@@ -105,6 +111,8 @@ class Delivery:
         self.header = header
         self.body = body
         self.settled = False
+        self.begun = False
+        """A handler has begun with it, or whoever took it from a `Consumer`."""
         self.leaving = False
         """It goes back in a moment; nobody else decides about it any more."""
         self.local_attempts = 0
@@ -208,8 +216,9 @@ class Delivery:
 
     @property
     def attempt(self) -> int:
-        """The number of this try, 1 for the first: what the broker counted, and what failed in this
-        process.
+        """The number of this try, 1 for the first: tries that Leveret counted, that failed in this process,
+        and that the message's own headers tell. What quorum queues of RabbitMQ count are deliveries, also
+        those that no handler saw, and not tries.
         """
         if (
             not self.wire_redelivered
@@ -218,8 +227,13 @@ class Delivery:
         ):
             return 1 + self.local_attempts
         rounds = self.headers[ATTEMPTS] if self._was_sent_round else 0
-        counted = (rounds, self.headers.get(DELIVERY_COUNT))
+        counted = (rounds, self.headers.get(DELIVERY_COUNT) if self.ledger.broker_counts else None)
         return 1 + self.local_attempts + sum(each for each in counted if isinstance(each, int))
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the consumer that began with it the last time was lost before it could settle it."""
+        return _CONSUMER_LOST in self.header and self.headers.get(CONSUMER_LOST) is True
 
     def __repr__(self) -> str:
         name = self.message_id or f"tag {self.tag}"

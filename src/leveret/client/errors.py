@@ -15,11 +15,13 @@
     │  └─ MessageLost          nobody knows
     ├─ PublishInterrupted      publish_many could not go on
     ├─ ConfirmsFailed          not everything in a block was confirmed
+    ├─ NoReply                 a request was published, and no reply came in time
     ├─ TopologyMismatch        something exists with other arguments than declared
     ├─ QueueLocked             a queue is another connection's alone
     ├─ SeenFailed              the memory of processed messages can't be read or written
     ├─ ConversionError         a body is not what it should be
     ├─ HandlerTimeout          a handler did not finish by its deadline
+    ├─ AttemptsUsedUp          handlers began with a message as often as they may, and were lost with it
     └─ Closed                  used after its end
 
 Codes and texts of the broker are kept as they came. Which publish or call an error belongs to is decided
@@ -142,6 +144,11 @@ class ConfirmsFailed(ClientError):
         self.receipts = receipts
 
 
+class NoReply(ClientError):
+    retryable = True
+    hint = "it may have been processed or not; ask again if that does no harm"
+
+
 class PublishInterrupted(ClientError):
     """`publish_many` could not go on; `receipts` are those of what was taken before, resolved or not."""
 
@@ -197,6 +204,13 @@ class HandlerTimeout(ClientError):
 
     retryable = True
     running: asyncio.Future[object] | None = None
+
+
+class AttemptsUsedUp(ClientError):
+    """Handlers began with a message as often as its policy allows, and the last of them was lost with its
+    process or its connection. The message goes to the recoverer without another call."""
+
+    hint = "it may end the process that handles it"
 
 
 class Closed(ClientError):

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 
 from leveret.client.counters import ListenerCounters
 from leveret.client.decisions import AckAnyway, Decided, Decision, Reject, Requeue, RetryLater
-from leveret.client.delays import Delays
+from leveret.client.delays import Delays, give_back_untouched
 from leveret.client.delivery import Delivery, Settled
-from leveret.client.errors import ClientError
+from leveret.client.errors import AttemptsUsedUp, ClientError
 from leveret.client.hooks import Hooks, notice, shown, tell
 from leveret.client.loops import LoopDetector
 from leveret.client.recoverers import Failure, Recoverer
@@ -33,6 +33,10 @@ def ends_us(error: BaseException) -> bool:
         task = asyncio.current_task()
         return task is not None and task.cancelling() > 0
     return isinstance(error, KeyboardInterrupt | SystemExit)
+
+
+def _ignore() -> None:
+    return None
 
 
 @dataclass(slots=True)
@@ -53,7 +57,12 @@ class Failures:
     """None where everything that goes back waits anyway."""
     answer: Callable[[Delivery, Decision, BaseException | None], Settled]
     """How the broker is told."""
-    leaving: dict[Delivery, tuple[asyncio.TimerHandle, BaseException]] = field(default_factory=dict)
+    leaving: dict[Delivery, tuple[asyncio.TimerHandle, BaseException | None]] = field(default_factory=dict)
+    """Deliveries that are requeued after a pause. They wait here, unacked."""
+    leaving_changed: Callable[[], None] = _ignore
+    """Told when more or fewer are leaving: others may come in their place."""
+    ending: bool = False
+    """The listener stops: whatever is requeued goes back to its place at once."""
     crowded: Callable[[], bool] = bool
     """Whether so many wait in this process that others must wait in the broker."""
     never_here: bool = False
@@ -73,6 +82,23 @@ class Failures:
             await self._obey(delivery, error)
             return
         await self._try_again(delivery, error)
+
+    def is_used_up(self, delivery: Delivery) -> bool:
+        """Return whether the attempts of a delivery are used up before it is handled: the last of them was
+        lost with its process, which could not ask the policy."""
+        return self.retry is not None and delivery.is_lost and delivery.attempt > self.retry.most_attempts
+
+    async def give_up(self, delivery: Delivery) -> None:
+        """Leaves a delivery whose attempts are used up to the recoverer, without a call of the handler."""
+        self.counters.failed += 1
+        begun = delivery.attempt - 1
+        await self._recover(
+            delivery,
+            AttemptsUsedUp(
+                f"handlers began {begun} times with {delivery.message_id or 'a message'} of queue "
+                f"'{delivery.queue}', and the last of them was lost before it ended"
+            ),
+        )
 
     async def _try_again(self, delivery: Delivery, error: BaseException) -> None:
         """By the policy, as often as it may be tried."""
@@ -120,8 +146,12 @@ class Failures:
         return came
 
     async def requeue(self, delivery: Delivery, error: BaseException | None = None) -> None:
-        """Back to its place; with a pause, if that has happened too often."""
-        loops = self.loops
+        """Back to its place; with a pause, if that has happened too often.
+
+        The pause is spent in this process: if the listener stops meanwhile, the message is in its place at
+        once. Where nothing can wait here, it is spent in the broker.
+        """
+        loops = None if self.ending else self.loops
         pause_s = loops.requeued(delivery, asyncio.get_running_loop().time()) if loops else 0.0
         if loops is None or not pause_s:
             self.finish(delivery, Decision.REQUEUE, error)
@@ -138,7 +168,10 @@ class Failures:
             count=count,
             pause_s=pause_s,
         )
-        await self._later(delivery, pause_s, error)
+        if self.never_here or self.crowded():
+            await self._later(delivery, pause_s, error)
+        else:
+            self._leave_after(delivery, pause_s, error)
 
     async def _later(self, delivery: Delivery, delay_s: float, error: BaseException | None) -> None:
         """Through the broker; if that can't be, it goes back after a moment."""
@@ -189,16 +222,40 @@ class Failures:
             message_id=delivery.message_id,
             error=shown(error),
         )
+        self._leave_after(delivery, _PAUSE_S, error)
+
+    def _leave_after(self, delivery: Delivery, pause_s: float, error: BaseException | None) -> None:
+        """Requeue the delivery after a pause, or when the listener stops."""
         delivery.leaving = True
-        loop = asyncio.get_running_loop()
-        self.leaving[delivery] = (loop.call_later(_PAUSE_S, self._let_go, delivery), error)
+        timer = asyncio.get_running_loop().call_later(pause_s, self._let_go, delivery)
+        self.leaving[delivery] = (timer, error)
+        self.leaving_changed()
 
     def _let_go(self, delivery: Delivery) -> None:
         timer, error = self.leaving.pop(delivery)
         timer.cancel()
-        self.finish(delivery, Decision.REQUEUE, error)
+        if delivery.begun:
+            self.finish(delivery, Decision.REQUEUE, error)
+        else:
+            give_back_untouched(delivery)
+        self.leaving_changed()
 
     def let_all_go(self) -> None:
         """It ends: those that were to go back in a moment do so now."""
         for delivery in list(self.leaving):
             self._let_go(delivery)
+
+    def forget_dead(self) -> None:
+        """The channel is gone: the broker delivers what was leaving again."""
+        for delivery in [each for each in self.leaving if not each.ledger.alive]:
+            self.leaving.pop(delivery)[0].cancel()
+
+    async def leave_elsewhere(self) -> None:
+        """Nothing comes in the place of what waits here: the rest of each pause is spent in the broker."""
+        now_s = asyncio.get_running_loop().time()
+        leaving = list(self.leaving.items())
+        self.leaving.clear()
+        for delivery, (timer, error) in leaving:
+            timer.cancel()
+            delivery.leaving = False
+            await self._later(delivery, max(0.0, timer.when() - now_s), error)

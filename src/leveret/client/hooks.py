@@ -99,7 +99,7 @@ def shown(error: BaseException | None) -> str:
     """An error for people; whatever its own `__repr__` does."""
     try:
         return repr(error)
-    except Exception:
+    except Exception:  # noqa: BLE001  # a `__repr__` of users may raise anything
         return f"<{type(error).__name__}, which can't be printed>"
 
 

@@ -204,7 +204,7 @@ def _serve_together(file: _File, requests: list[_Request]) -> None:
         return
     try:
         file.remember([key for request in requests for key in request.keys])
-    except Exception as error:  # whatever it is, those who wait must hear of it
+    except Exception as error:  # noqa: BLE001  # whatever it is, those who wait must hear of it
         for request in requests:
             request.answer.set_exception(error)
     else:
@@ -215,7 +215,7 @@ def _serve_together(file: _File, requests: list[_Request]) -> None:
 def _serve_one(file: _File, request: _Request) -> None:
     try:
         request.answer.set_result(file.seen(request.keys))
-    except Exception as error:  # as above
+    except Exception as error:  # noqa: BLE001  # whatever it is, who waits must hear of it
         request.answer.set_exception(error)
 
 

@@ -31,6 +31,7 @@ from leveret.client.errors import ChannelClosed, ClientError, Closed
 from leveret.client.hooks import notice
 from leveret.client.membership import CAPABILITY, GROUP
 from leveret.client.relief import PREFETCH_MAX, Relief, qos
+from leveret.client.requeue import BEGUN_ARGUMENT, BEGUN_MARKS
 from leveret.client.session import Session
 
 _CANCEL_S: Final = 5.0
@@ -46,6 +47,8 @@ class Subscription:
     no_ack: bool = False
     exclusive: bool = False
     arguments: Mapping[str, Value] = field(default_factory=dict)
+    marks_begun: bool = False
+    """Whoever takes the deliveries tells when each is begun with (`mark_begun`)."""
     declared: bool = False
     """It is the toolkit's own queue, durable: declared before it is consumed."""
 
@@ -53,6 +56,10 @@ class Subscription:
     def group(self) -> str | None:
         found = self.arguments.get(GROUP)
         return found if isinstance(found, str) else None
+
+    def marks_on(self, session: Session) -> bool:
+        """Whether deliveries are marked when they are begun with, on the broker of this session."""
+        return self.marks_begun and not self.no_ack and session.has(BEGUN_MARKS)
 
     def check(self, session: Session) -> None:
         """Raises where the broker can't do it."""
@@ -191,7 +198,14 @@ class Intake:
         subscription = self._subscription
         ledger = Ledger(channel, stale=self._stale, no_ack=subscription.no_ack)
         reader = Reader(
-            Source(ledger, subscription.queue, self._codecs, self._settle, group=subscription.group)
+            Source(
+                ledger,
+                subscription.queue,
+                self._codecs,
+                self._settle,
+                group=subscription.group,
+                marks_begun=subscription.marks_on(session),
+            )
         )
         channel.on_deliveries = lambda messages: self._came(reader, messages)
         channel.on_cancelled = lambda tag: self._cancelled(channel, tag)
@@ -228,8 +242,14 @@ class Intake:
             no_ack=self._subscription.no_ack,
             exclusive=self._subscription.exclusive,
             nowait=False,
-            arguments=dict(self._subscription.arguments),
+            arguments=self._arguments(),
         )
+
+    def _arguments(self) -> dict[str, Value]:
+        arguments = dict(self._subscription.arguments)
+        if self._session is not None and self._subscription.marks_on(self._session):
+            arguments[BEGUN_ARGUMENT] = True
+        return arguments
 
     # when it ends
 

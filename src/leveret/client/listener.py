@@ -109,7 +109,8 @@ class Listener:
             chance=chance,
             loops=LoopDetector() if terms.member is None else None,
             answer=_settle_in_queue if terms.member is None else settle_in_group,
-            crowded=lambda: len(self._waiting) >= _WAITING_PER_PREFETCH * terms.prefetch,
+            crowded=lambda: self._waiting_count >= _WAITING_PER_PREFETCH * terms.prefetch,
+            leaving_changed=self._relieve,
             never_here=subscription.exclusive or alone or terms.member is not None,
             attempts_max=terms.attempts_max,
         )
@@ -140,7 +141,7 @@ class Listener:
         A handler that stops its own application is the `caller`: it is not waited for, and its message goes
         back.
         """
-        self._stopping = True
+        self._stopping = self._failures.ending = True
         self._forget_batch_timer()
         await self._intake.cancel()
         if self.terms.ack == "none":
@@ -302,16 +303,25 @@ class Listener:
         return DelayedRequeue() if session is not None and session.has(CAPABILITY) else self._delay_queues
 
     def _failure(self, delivery: Delivery, error: BaseException) -> Failure:
-        return Failure(delivery, error, delivery.attempt, self._publisher(), self._queues.ensure)
+        attempts = delivery.attempt if delivery.begun else delivery.attempt - 1
+        return Failure(delivery, error, attempts, self._publisher(), self._queues.ensure)
 
     def _wait_here(self, delivery: Delivery, delay_s: float) -> None:
         """In this process, unacked; meanwhile the broker sends others in its place."""
         self._waiting[delivery] = self._loop.call_later(delay_s, self._again, delivery)
-        self._intake.relieve(len(self._waiting))
+        self._relieve()
+
+    @property
+    def _waiting_count(self) -> int:
+        """How many deliveries wait in this process, unacked: for their next try, or to be requeued."""
+        return len(self._waiting) + len(self._failures.leaving)
+
+    def _relieve(self) -> None:
+        self._intake.relieve(self._waiting_count)
 
     def _again(self, delivery: Delivery) -> None:
         del self._waiting[delivery]
-        self._intake.relieve(len(self._waiting))
+        self._relieve()
         if delivery.ledger.alive and not self._stopping:
             self._buffer.appendleft(delivery)
             self._work_on()
@@ -323,13 +333,14 @@ class Listener:
         for timer in self._waiting.values():
             timer.cancel()
         self._waiting.clear()
-        if waiting and not self._stopping:
+        if (waiting or self._failures.leaving) and not self._stopping:
             self._start_worker(self._put_off(waiting))
 
     async def _put_off(self, due_s: list[tuple[Delivery, float]]) -> None:
         now_s = self._loop.time()
         await asyncio.gather(
-            *(self._failures.put_off(each, max(0.0, when_s - now_s)) for each, when_s in due_s)
+            self._failures.leave_elsewhere(),
+            *(self._failures.put_off(each, max(0.0, when_s - now_s)) for each, when_s in due_s),
         )
 
     async def _settle(self, delivery: Delivery, decision: Decision) -> Settled:
@@ -339,6 +350,7 @@ class Listener:
         """The channel is gone: what came on it is the broker's again."""
         for delivery in [each for each in self._waiting if not each.ledger.alive]:
             self._waiting.pop(delivery).cancel()
+        self._failures.forget_dead()
 
     def _stale(self, delivery: Delivery) -> None:
         self.counters.stale += 1

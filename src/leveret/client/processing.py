@@ -22,6 +22,7 @@ from leveret.client.errors import ConversionError, HandlerTimeout
 from leveret.client.failures import Failures, ends_us
 from leveret.client.handlers import Handler
 from leveret.client.hooks import Around, Hooks, notice, shown
+from leveret.client.requeue import mark_begun
 from leveret.client.terms import Terms
 
 
@@ -46,6 +47,8 @@ class Processing:
 
     async def one(self, delivery: Delivery) -> None:
         try:
+            if not await self._begin([delivery]):
+                return
             if self.terms.idempotence is not None and not await self._new([delivery]):
                 return
             arguments = self.handler.arguments(delivery)
@@ -65,7 +68,8 @@ class Processing:
         """One call for all of them."""
         batch = deliveries
         try:
-            batch = deliveries if self.terms.idempotence is None else await self._new(deliveries)
+            batch = await self._begin(deliveries)
+            batch = batch if self.terms.idempotence is None else await self._new(batch)
             batch, columns = await self._convertible(batch)
             failed = await self._call_batch(batch, columns) if batch else {}
             await self._succeeded([each for n, each in enumerate(batch) if n not in failed])
@@ -79,6 +83,20 @@ class Processing:
             await self._wait_for_thread(error, deliveries[0])
         else:
             await asyncio.gather(*(self._failed(batch[number], cause) for number, cause in failed.items()))
+
+    async def _begin(self, deliveries: list[Delivery]) -> list[Delivery]:
+        """Return those that may be tried, marked as begun. The attempts of the others are used up."""
+        if self.terms.ack == "none":
+            return deliveries
+        tried = []
+        for delivery in deliveries:
+            if self.failures.is_used_up(delivery):
+                await self.failures.give_up(delivery)
+            else:
+                tried.append(delivery)
+        if tried:
+            mark_begun(tried)
+        return tried
 
     async def settle(self, delivery: Delivery, decision: Decision) -> Settled:
         """A handler settles by itself."""

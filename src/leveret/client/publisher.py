@@ -23,6 +23,7 @@ from leveret.client.errors import ClientError, Closed, ConfirmsFailed, PublishIn
 from leveret.client.hooks import tell
 from leveret.client.message import Envelopes, Message, Properties
 from leveret.client.receipt import Receipt, Status
+from leveret.client.replies import Replies
 from leveret.client.sender import Sender
 
 ConfirmType = Literal["correlated", "simple", "none"]
@@ -55,9 +56,10 @@ class Publisher:
         codecs: Codecs | None = None,
         on_confirm: Callable[[Receipt], None] | None = None,
         on_return: Callable[[Receipt], None] | None = None,
+        replies: Replies | None = None,
     ) -> None:
         """A `producer` of one's own is deduplicated across restarts: then each publish needs its `seq`, or
-        the publisher its `first_seq`, a number that was never used before."""
+        the publisher its `first_seq`, a number that was never used before. `replies` is for `Requester`."""
         if window < 1 or timeout_s <= 0:
             raise ValueError("a publisher has a window of at least 1 and a timeout above 0")
         if confirm not in ("correlated", "simple", "none"):
@@ -77,7 +79,11 @@ class Publisher:
         hook = self._hooks.publishing if self._hooks else None
         self._envelopes = Envelopes(self.producer, codecs or Codecs(), hook=hook)
         self._sender = Sender(
-            connection, confirms=confirm != "none", resolve=self._resolve, returned=self._returned
+            connection,
+            confirms=confirm != "none",
+            resolve=self._resolve,
+            returned=self._returned,
+            replies=replies,
         )
         self._seq = 1 if first_seq is None else first_seq
         self._counts = producer is None or first_seq is not None
@@ -147,7 +153,7 @@ class Publisher:
         if self._must_wait():
             await self.room(limit_s)
             limit_s -= self._loop.time() - started_s
-        receipt = self._accept(message, limit_s)
+        receipt = self._accept(message, limit_s, started_s=started_s)
         if self._confirm == "simple":
             return receipt
         await receipt
@@ -184,12 +190,13 @@ class Publisher:
         try:
             async for message in _each(messages):
                 left_s = limit_s
+                started_s = None
                 if self._must_wait():
                     started_s = self._loop.time()
                     await self.room(limit_s)
                     left_s -= self._loop.time() - started_s
                     self._check_progress(receipts, limit_s)
-                receipts.append(self._accept(message, left_s))
+                receipts.append(self._accept(message, left_s, started_s=started_s))
         except Exception as error:
             sentence = f"publishing stopped after {len(receipts)} messages: {error}"
             raise PublishInterrupted(sentence, receipts=receipts) from error
@@ -300,7 +307,8 @@ class Publisher:
 
     # from acceptance to receipt
 
-    def _accept(self, message: Message, timeout_s: float) -> Receipt:
+    def _accept(self, message: Message, timeout_s: float, *, started_s: float | None = None) -> Receipt:
+        """Take a message that has a place in the window. `started_s` is when its caller began to wait."""
         if self.connection.closed:
             raise Closed("the connection was closed")
         if self._closed or not self._started:
@@ -338,7 +346,7 @@ class Publisher:
             routing_key=routing_key,
             message_id=said.get("message_id") or self._envelopes.message_id,
             correlation_id=said.get("correlation_id"),
-            started_s=now_s,
+            started_s=now_s if started_s is None else started_s,
             deadline_s=deadline_s,
             callback=on_confirm,
         )
@@ -421,11 +429,20 @@ class Publisher:
 
 
 def _with_return(receipt: Receipt, status: Status) -> Status:
-    """A return says that nobody has the message, whether its confirm came or not; a nack says more."""
-    if status is Status.CONFIRMED or (status is Status.LOST and not receipt.doubt):
+    """Return the status of a receipt whose last attempt was returned, whether its confirm came or not.
+
+    The last attempt stored nothing. If nothing is known of an earlier one, the message may be stored, and is
+    *lost*. A nack says more than a return.
+    """
+    if status is Status.NACKED:
+        receipt.reply_code, receipt.reply_text = 0, ""
+        return status
+    if not receipt.doubt:
         return Status.RETURNED
-    receipt.reply_code, receipt.reply_text = 0, ""
-    return status
+    why = "" if receipt.cause is None else f" ({receipt.cause.sentence})"
+    said = f"{receipt.reply_code} {receipt.reply_text}"
+    receipt.reason = f"it may be stored from an earlier attempt{why}; the last one was returned: {said}"
+    return Status.LOST
 
 
 async def _each(messages: Iterable[Message] | AsyncIterable[Message]) -> AsyncIterator[Message]:

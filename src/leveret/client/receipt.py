@@ -3,9 +3,10 @@
 A receipt is *pending* first and then, once and for ever, one of
 
     confirmed   every queue has it (persistent and durable: on disk)
-    returned    nobody takes it: reply code and text; the broker acked that it knows
+    returned    no queue took it, in no attempt: reply code and text
     nacked      the broker refused it, and did not take it before either
-    lost        nobody knows: the connection ended or the time was up before an answer; `cause` says which
+    lost        nobody knows: the connection ended or the time was up before an answer; `cause` says which.
+                If a later attempt was returned or refused, `reason` says so
 
 or *sent*, for a publisher without confirms. A return is known before the confirm: `reply_code` is set by
 then. Who sends, and when it is sent again, is left to the publisher; a receipt only keeps the bytes for
@@ -95,7 +96,7 @@ class Receipt:
         self.reply_code = 0
         self.reply_text = ""
         self.reason = ""
-        """Of a nack, where it is known."""
+        """Why the broker did not take the last attempt, where that is known."""
         self.cause: ClientError | None = None
         """Of a loss, or the channel error behind a nack."""
         self.doubt = CERTAIN
@@ -127,8 +128,12 @@ class Receipt:
 
     @property
     def returned(self) -> bool:
-        """Also before the confirm has come."""
-        return bool(self.reply_code)
+        """Whether no queue took the message. Known before the confirm comes.
+
+        False after an attempt of which nothing is known: the message may be stored. Such a receipt becomes
+        *lost*; its `reply_code` says that the last attempt was returned.
+        """
+        return bool(self.reply_code) and not self.doubt
 
     @property
     def nacked(self) -> bool:
@@ -140,7 +145,7 @@ class Receipt:
 
     @property
     def latency_s(self) -> float | None:
-        """From the call to the answer; None while there is none."""
+        """From the call to the answer, with the wait for a place in the window; None while there is none."""
         return self._ended_s - self.started_s if self.done else None
 
     def check(self) -> Receipt:
@@ -153,7 +158,8 @@ class Receipt:
             sentence = f"{where} was refused: {self.reason or 'the broker gave no reason'}"
             raise MessageNacked(sentence, receipt=self) from self.cause
         if self.status is Status.LOST:
-            sentence = f"{where} is lost from sight after {self.attempts} attempts: {self.cause}"
+            why = self.reason if self.reply_code else self.cause
+            sentence = f"{where} is lost from sight after {self.attempts} attempts: {why}"
             raise MessageLost(sentence, receipt=self) from self.cause
         return self
 
@@ -172,7 +178,7 @@ class Receipt:
         self.status = status
         self._ended_s = now_s
         self.body = self.header = b""  # nobody sends it again
-        if status is Status.CONFIRMED:
+        if status in (Status.CONFIRMED, Status.RETURNED):
             self.cause = None  # of an earlier attempt
         if self._waiters is not None:
             for waiter in self._waiters:
@@ -182,7 +188,7 @@ class Receipt:
 
     def __repr__(self) -> str:
         more = ""
-        if self.reply_code:
+        if self.returned:
             more = f" {self.reply_code} {self.reply_text}"
         elif self.reason or self.cause:
             more = f" ({self.reason or self.cause})"

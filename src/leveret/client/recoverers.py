@@ -117,7 +117,7 @@ class Park:
         name = self.queue or parking_place(failure.delivery.source.group or failure.delivery.queue)
         place = Republish("", name)
         receipt = await place.publish(failure)
-        if receipt.returned:
+        if receipt.reply_code:  # there is no such queue, and so no copy from an earlier attempt either
             await failure.ensure_queue(name)
             return await place.recover(failure)
         receipt.check()
@@ -131,7 +131,7 @@ def parking_place(queue: str) -> str:
 def message_of(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:
+    except Exception:  # noqa: BLE001  # a `__str__` of users may raise anything
         return shown(error)
 
 

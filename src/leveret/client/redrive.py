@@ -21,7 +21,7 @@ from leveret.client.channel import Channel, Content
 from leveret.client.codecs import Codecs
 from leveret.client.connection import Connection
 from leveret.client.copies import copy_of
-from leveret.client.delays import is_delay_queue
+from leveret.client.delays import give_back_untouched, is_delay_queue
 from leveret.client.delivery import ATTEMPTS, GROUP, STREAM, Delivery, Settled, Source
 from leveret.client.errors import ConnectionLost
 from leveret.client.publisher import Publisher
@@ -78,10 +78,13 @@ async def redrive(
         async with Publisher(connection) as publisher:
             round_size = _ROUND if rate_per_s is None else max(1, min(_ROUND, int(rate_per_s / 2)))
             move = _Move(channel, publisher, source, to, where, Redriven(found=await depth(channel, source)))
-            await move.run(limit, round_size, rate_per_s, on_progress)
+            try:
+                await move.run(limit, round_size, rate_per_s, on_progress)
+            finally:
+                move.give_back_kept()
             return move.progress
     finally:
-        await channel.close()  # what was kept goes back to its place
+        await channel.close()  # what was fetched and is still open goes back to its place
 
 
 class _Move:
@@ -106,6 +109,8 @@ class _Move:
         self.progress = progress
         self._homeless: Receipt | None = None
         """Of the first message whose queue is not there: the others are moved before that is said."""
+        self._kept: list[Delivery] = []
+        """Looked at and not wanted: they stay in hand, or the next fetch would bring them again."""
 
     async def run(
         self,
@@ -131,6 +136,11 @@ class _Move:
         if self._homeless is not None:
             self._homeless.check()
 
+    def give_back_kept(self) -> None:
+        """Return what was only looked at to its place, on Leveret without counting an attempt."""
+        for delivery in self._kept:
+            give_back_untouched(delivery)
+
     def _wanted(self, limit: int | None, round_size: int) -> int:
         """How many to fetch next."""
         progress = self.progress
@@ -143,6 +153,7 @@ class _Move:
         fetched = [self._delivery(content) for content in contents if content is not None]
         places = [(delivery, self._place(delivery)) for delivery in fetched]
         moving = [(delivery, place) for delivery, place in places if place is not None]
+        self._kept += [delivery for delivery, place in places if place is None]
         self.progress.kept += len(fetched) - len(moving)
         copies = [
             copy_of(delivery, place, headers=_marks(delivery), without=_traces(delivery))

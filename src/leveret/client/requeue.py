@@ -3,11 +3,13 @@
 A publish to the default exchange with a reserved routing key names the delivery by its tag and says the rest
 in headers; the broker stores no message for it (docs/guide/retries.md, "Come back when I say"). Only for
 brokers that announce the capability. Whether and when a delivery goes back is left to those who call; the
-rule here: it is crossed off the ledger in the same breath.
+rule here: it is crossed off the ledger in the same breath. In the same way Leveret is told that a handler
+begins with a delivery (`mark_begun`): what is lost before that does not count as an attempt.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from pamqp import commands
@@ -22,6 +24,10 @@ from leveret.client.hooks import shown
 
 CAPABILITY: Final = "delayed_requeue"
 """What a broker announces that takes deliveries back with a delay."""
+BEGUN_MARKS: Final = "begun_marks"
+"""What a broker announces that counts an attempt when its handler begins."""
+BEGUN_ARGUMENT: Final = "x-begun-marks"
+"""The argument of `basic.consume` by which a consumer promises to mark what it has begun."""
 KEY: Final = "amq.leveret.requeue"
 ERROR: Final = "x-error"
 """What went wrong; a group's dead letter says so too."""
@@ -36,6 +42,10 @@ _PUBLISH: Final = encode(
         immediate=False,
     )
 )
+_A_TAG: Final = 1 << 62
+_MARK_HEAD, _, _MARK_TAIL = encode_properties(
+    {"headers": {"x-delivery-tag": _A_TAG, "x-begun": True}}, 0
+).partition(_A_TAG.to_bytes(8, "big"))
 
 
 def give_back(
@@ -62,6 +72,41 @@ def give_back(
         channel = delivery.ledger.channel
         channel.session.send(_frames(channel.number, headers))
     return came
+
+
+def mark_begun(deliveries: Sequence[Delivery]) -> None:
+    """Takes note that handlers begin with these deliveries of one channel, and tells a broker that counts it.
+
+    A handler may end this process in its first line. So the marks, and the acks before them, are written
+    before this returns where that matters or costs little: for what was delivered before, and once in a
+    millisecond. Otherwise they leave at the end of the turn, without those that are done
+    by then: a write for each call of a handler that does nothing would cost nine tenths of the throughput.
+    """
+    ledger = deliveries[0].ledger
+    marked = deliveries[0].source.marks_begun and ledger.alive
+    suspected = False
+    for delivery in deliveries:
+        if marked and not delivery.begun:
+            ledger.begin(delivery)
+            suspected = suspected or delivery.wire_redelivered
+        delivery.begun = True
+    if marked:
+        ledger.write_marks(at_once=suspected)
+
+
+def begun_frames(channel: int, tag: int) -> bytes:
+    """The mark of one delivery: what `_frames` would make, in 0.6 us and not in 4.6."""
+    header = _MARK_HEAD + tag.to_bytes(8, "big") + _MARK_TAIL
+    return b"".join(
+        (
+            FRAME.pack(METHOD, channel, len(_PUBLISH)),
+            _PUBLISH,
+            END,
+            FRAME.pack(HEADER, channel, len(header)),
+            header,
+            END,
+        )
+    )
 
 
 def settle_in_group(delivery: Delivery, decision: Decision, error: BaseException | None) -> Settled:

@@ -28,8 +28,8 @@ class Retry:
     """
 
     max_attempts: int = 5
-    """Calls of the handler in all, the first included. Leveret and quorum queues count deliveries: one that
-    was lost with its connection counts, because nobody can say whether its handler had begun."""
+    """Calls of the handler in all, the first included. Leveret counts calls that began, also those whose
+    process was killed. Other brokers count none; there only failures count, in the message's headers."""
     initial_s: float = 1.0
     multiplier: float = 2.0
     max_s: float = 60.0
@@ -47,6 +47,11 @@ class Retry:
     def never(cls) -> Retry:
         """One attempt, then the recoverer."""
         return cls(max_attempts=1)
+
+    @property
+    def most_attempts(self) -> int:
+        """The most calls that any kind of failure is allowed."""
+        return max(self.max_attempts, *(each.max_attempts for each in self.per.values()), 1)
 
     def of(self, error: BaseException) -> Retry:
         """The policy for this failure."""

@@ -31,6 +31,7 @@ from leveret.client.exchanges import KnownExchanges
 from leveret.client.hooks import notice
 from leveret.client.message import SEQ
 from leveret.client.receipt import Doubt, Receipt, Status
+from leveret.client.replies import Replies
 from leveret.client.session import Session
 from leveret.client.unconfirmed import Unconfirmed
 
@@ -56,8 +57,10 @@ class Sender:
         confirms: bool,
         resolve: Callable[[Iterable[Receipt], Status], None],
         returned: Callable[[Receipt], None],
+        replies: Replies | None = None,
     ) -> None:
         self._connection = connection
+        self._replies = replies
         self._confirms = confirms
         self._resolve = resolve
         self._on_returned = returned
@@ -175,6 +178,8 @@ class Sender:
         channel.on_returned = self._returned
         if self._confirms:
             await channel.call(make(commands.Confirm.Select, nowait=False))
+        if self._replies is not None:
+            await self._replies.consume(channel)
         if self._closed:
             channel.on_ended = _ignore
             await channel.close()

@@ -177,11 +177,15 @@ class Session(asyncio.Protocol):
         self._out.append(data)
 
     def flush(self) -> None:
-        if self._out and self.error is None:
-            data = b"".join(self._out)
-            self._out.clear()
-            self._transport.write(data)
-            self._sent_s = self._loop.time()
+        if not self._out or self.error is not None:
+            return
+        data = b"".join(self._out)
+        self._out.clear()
+        if self._transport.is_closing():  # it is lost: `connection_lost` follows in the next turn
+            self.writable = False
+            return
+        self._transport.write(data)
+        self._sent_s = self._loop.time()
 
     # asyncio.Protocol
 
@@ -356,7 +360,7 @@ class Session(asyncio.Protocol):
             self._end(ConnectionLost(f"{address} has been silent for {silent_s} s: no heartbeat came"))
             self._transport.abort()
             return
-        if now_s - self._sent_s >= self.heartbeat_s / 2:
+        if now_s - self._sent_s >= self.heartbeat_s / 2 and not self._transport.is_closing():
             self._transport.write(HEARTBEAT_FRAME)
             self._sent_s = now_s
         self._beat_later()

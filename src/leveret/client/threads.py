@@ -55,7 +55,7 @@ class Threads:
     def _run(self, function: Callable[[], Any], answer: asyncio.Future[Any]) -> None:
         try:
             result = function()
-        except Exception as error:  # whatever it is, it belongs to the caller
+        except Exception as error:  # noqa: BLE001  # whatever it is, it belongs to the caller
             self._tell(answer, None, error)
         else:
             self._tell(answer, result, None)

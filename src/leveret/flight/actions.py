@@ -348,7 +348,8 @@ class Taken(_Said, frozen=True):
     taken_us: int
     round_trips_us: dict[str, int]
     """Of the open connections, by their names, as the system has measured them."""
-    damage: list[str]
+    damage: list[tuple[str, int, int | None, str]]
+    """Files that are damaged: the file, the byte, the offset that it costs, and what is wrong."""
 
 
 class DropPicture(_Said, frozen=True):

@@ -57,7 +57,7 @@ class Queues:
         if isinstance(queue, Stream):
             raise queue.not_supported("queue.purge")
         self._changed()
-        self._broker.flush()
+        self._broker.bring_up_to_date(queue)
         queue.purge(who=user.name.encode("utf-8", "surrogateescape")[:_WHO_BYTES_MAX])
         return Response(status_code=204)
 

@@ -71,7 +71,7 @@ class Committer:
                 self._done(error)
                 self._closing.wait(_RETRY_S)
                 self._wanted.set()
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001  # this thread has no caller: the server is told
                 self._fatal(error)
                 return
             else:
@@ -91,7 +91,7 @@ class Committer:
                 self._checkpointed(error)
                 self._closing.wait(_RETRY_S)
                 self._checkpoint_wanted.set()
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001  # this thread has no caller: the server is told
                 self._fatal(error)
                 return
             else:

@@ -64,7 +64,7 @@ class DefinitionsDamaged(StorageError):
 
 
 class DefinitionsFailed(StorageError):
-    """What was committed before is there; what was not yet may or may not be."""
+    """A change of definitions could not be written. Committed changes are kept; this one may be lost."""
 
     hint = "Look at the device, its free space and who else has the file open; then start the broker again."
 
@@ -284,7 +284,7 @@ class Definitions:
             while batch := self._next_batch():
                 self._commit(batch)
                 committed(batch[-1].number)
-        except BaseException as error:  # whatever it was: nobody may wait for a thread that is gone
+        except BaseException as error:  # noqa: BLE001  # nobody may wait for a thread that is gone
             with self._condition:
                 self._ended = True
                 self._waiting.clear()

@@ -22,6 +22,8 @@ from typing import Any
 
 import uvicorn
 
+from leveret.server.binding import bind_addresses
+
 _GOODBYE_S = 2
 """How long requests that are being answered have to end."""
 _KEEP_ALIVE_S = 60
@@ -93,13 +95,4 @@ async def _bind(host: str, port: int) -> list[socket.socket]:
     """A listening socket for each address of the host, all on the same port."""
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    sockets: list[socket.socket] = []
-    try:
-        for family, address in dict.fromkeys((each[0], str(each[4][0])) for each in found):
-            sockets.append(socket.create_server((address, port), family=family, backlog=128))
-            port = int(sockets[0].getsockname()[1])
-    except OSError:
-        for each in sockets:
-            each.close()
-        raise
-    return sockets
+    return bind_addresses(dict.fromkeys((each[0], str(each[4][0])) for each in found), port)

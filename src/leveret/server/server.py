@@ -226,7 +226,8 @@ class Server:
         for connection in list(self.broker.connections):
             connection.force_close(SHUTDOWN)
         deadline_s = time.monotonic() + self._goodbye_s
-        while any(each.state is State.CLOSING for each in self.turns.sockets) and (
+        # A connection that has closed sets no event: look again until all have.
+        while any(each.state is State.CLOSING for each in self.turns.sockets) and (  # noqa: ASYNC110
             time.monotonic() < deadline_s
         ):
             await asyncio.sleep(0.005)
@@ -236,7 +237,10 @@ class Server:
         deadline_s = time.monotonic() + self._goodbye_s
         self.turns.begin()
         await asyncio.sleep(0)
-        while self.broker.wants_sync and self.failure is None and time.monotonic() < deadline_s:
+        # A sync that is done sets no event: look again until nobody waits for one.
+        while (  # noqa: ASYNC110
+            self.broker.wants_sync and self.failure is None and time.monotonic() < deadline_s
+        ):
             await asyncio.sleep(0.001)
 
     async def _close_store(self) -> None:

@@ -25,7 +25,9 @@ log = logging.getLogger("leveret")
 
 HANDSHAKE_S = 10.0
 _CLOSE_S = 5.0
-"""How long a peer has to answer connection.close."""
+"""How long a peer has to answer connection.close, or to close its socket after a close-ok. Until then what it
+sends is read and discarded: closing a socket with unread data resets it, and the peer's writes fail.
+"""
 _WRITE_HIGH_BYTES = 1 << 20
 """More than this unsent, and nothing is delivered until it has gone."""
 _READ_STOP_BYTES = 8 << 20
@@ -69,6 +71,8 @@ class AmqpSocket(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._received_s = self._loop.time()
         connection = self.connection
+        if connection.state is State.CLOSED:
+            return  # nothing that follows a close-ok counts
         self._turns.begin()
         self._feed(self.scan(data))
         if self._deadline is not None and connection.state is State.RUNNING:
@@ -123,7 +127,10 @@ class AmqpSocket(asyncio.Protocol):
         if connection.backlog or self._transport.get_write_buffer_size() > _READ_STOP_BYTES:
             self._go_on_when_written()
         if connection.state is State.CLOSED:
-            self._transport.close()
+            if connection.leaves:
+                self._read_or_not()
+            else:
+                self._transport.close()
             self._end_soon()
         elif connection.state is State.CLOSING:
             self._end_soon()
@@ -170,7 +177,7 @@ class AmqpSocket(asyncio.Protocol):
     def _read_or_not(self) -> None:
         if self._transport.is_closing():
             return
-        if self._held or self._choked:
+        if (self._held or self._choked) and not self.connection.leaves:
             self._transport.pause_reading()
         else:
             self._received_s = self._loop.time()  # it could not have been heard until now

@@ -27,6 +27,7 @@ from leveret.spark import columns
 from leveret.spark.endpoint import Endpoint, find
 from leveret.spark.errors import BadOption, SparkSideError
 from leveret.spark.options import SinkOptions, SourceOptions
+from leveret.spark.runner import end_quietly_without_spark
 
 NAME: Final = "leveret"
 _COMMITTING: Final = "pyspark.sql.worker.python_streaming_sink_runner"
@@ -126,6 +127,7 @@ class LeveretDataSource(DataSource):
         )
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        end_quietly_without_spark()
         try:
             return self._stream_reader(schema)
         except SparkSideError as error:

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from leveret.client.delivery import DELIVERY_COUNT, Delivery
+from leveret.client.delivery import CONSUMER_LOST, DELIVERY_COUNT, Delivery
 from leveret.client.errors import ConversionError
 
 Numbers = npt.NDArray[np.uint64]
@@ -30,7 +30,7 @@ _MERGED: Final = 32
 """So many runs of a level become one of the next: 86,400 batches a day are some 100 runs."""
 _LEVEL_MAX: Final = 3
 _NAME_BYTES_MAX: Final = 0xFFFF
-_COUNTED: Final = frozenset((DELIVERY_COUNT, "x-acquired-count"))
+_COUNTED: Final = frozenset((DELIVERY_COUNT, CONSUMER_LOST, "x-acquired-count"))
 """Headers that a broker changes whenever it delivers a message."""
 
 

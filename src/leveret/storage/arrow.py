@@ -30,7 +30,7 @@ from leveret.storage.errors import BadRequest, Damage, OffsetOutOfRange
 from leveret.storage.files import File, Files
 from leveret.storage.offsets import Range
 from leveret.storage.records import FIRST, ROW_BYTES
-from leveret.storage.segment import BLOCK, Block, Segment, SegmentInfo, is_intact
+from leveret.storage.segment import BLOCK, Block, Segment, SegmentInfo, is_sound
 from leveret.storage.view import LogView, SegmentGone
 
 SCHEMA = pa.schema(
@@ -273,7 +273,7 @@ def _verified(content: bytes, group: Sequence[Block]) -> _Slab | None:
     at = 0
     for block in group:
         part = view[at : at + block.length]
-        if not is_intact(cast(bytes, part), block.position, block.length):
+        if not is_sound(cast(bytes, part), block):
             return None
         tables.append(part[BLOCK.size : BLOCK.size + block.rows * ROW_BYTES])
         shifts.append(at - block.position)

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from leveret.storage.errors import BadName, BadRequest, OffsetOutOfRange, UnknownCursor
-from leveret.storage.journal import Entry, Kind, Outcome, Promise
+from leveret.storage.journal import Attempt, Entry, Kind, Outcome, Promise
 from leveret.storage.log import Log
 from leveret.storage.offsets import OFFSET_LIMIT, Range
 from leveret.storage.progress import Progress
@@ -76,10 +76,13 @@ class Cursor:
         """Whether somebody will want to know who had what."""
         return max(self.journal.spec.retention.audit_us, self.log.spec.retention.audit_us) > 0
 
-    def take(self, n: int, *, who: bytes = b"", before: int | None = None) -> list[Range]:
+    def take(
+        self, n: int, *, who: bytes = b"", before: int | None = None, unbegun: bool = False
+    ) -> list[Range]:
         """The next `n` messages that are ready (and below `before`) go into flight, to `who`.
 
         Fewer come when no more are ready, or when the durable mark is reached: then the next sync moves it.
+        `unbegun` is for a consumer that tells with `begin` when it begins with a message.
         """
         self.check(who)
         _check_number(n)
@@ -89,9 +92,21 @@ class Cursor:
             limit = self._safe_mark()
             taken = self.progress.take(n, limit=limit, before=before)
             if taken:
-                recorder.record(self, Entry(Kind.DELIVERED, taken, who=who))
+                attempt = Attempt.WHEN_BEGUN if unbegun else Attempt.WHEN_DELIVERED
+                recorder.record(self, Entry(Kind.DELIVERED, taken, attempt, who))
+                if unbegun:
+                    self.progress.unbegun.add_many(taken)
             self._move_mark(max((stop for _, stop in taken), default=0))
         return taken
+
+    def begin(self, ranges: Sequence[Range], *, who: bytes = b"") -> None:
+        """The consumer has begun with these messages. Those that are not in flight, or had begun, are left
+        out. Nobody waits for the entry: lost in a crash, the attempt does not count."""
+        self.check(who)
+        with self._recorder.lock:
+            begun = self.progress.begin(ranges)
+            if begun:
+                self._recorder.record(self, Entry(Kind.DELIVERED, begun, Attempt.BEGUN, who))
 
     def note_taken(self, ranges: Sequence[Range], *, who: bytes) -> int:
         """For the audit: who got what was taken for several."""
@@ -227,8 +242,11 @@ class Cursor:
             self._recorder.record(self, Entry(Kind.SETTLED, absent, Outcome.RESTART))
         in_flight = progress.in_flight.copy()
         in_flight.remove_many(list(progress.leased.ranges()))
-        if in_flight:
-            self.give_back(list(in_flight.ranges()))
+        unbegun = progress.unbegun.copy()
+        in_flight.remove_many(list(unbegun.ranges()))
+        for returned, counted in ((in_flight, True), (unbegun, False)):
+            if returned:
+                self.give_back(list(returned.ranges()), counted=counted)
         gone = [r for start, stop in transient for r in progress.settled.unsettled(start, stop)]
         leased = [r for start, stop in gone for r in progress.leased.ranges(start, stop)]
         if leased:

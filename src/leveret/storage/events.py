@@ -22,7 +22,7 @@ from leveret.storage.arrow import LogReader
 from leveret.storage.catalog import LogImage
 from leveret.storage.errors import Damage
 from leveret.storage.files import Files
-from leveret.storage.journal import Kind
+from leveret.storage.journal import Attempt, Kind
 from leveret.storage.log import BlockCache, Log
 from leveret.storage.offsets import Range
 from leveret.storage.picture import Picture, view_of
@@ -45,7 +45,7 @@ class Event(IntEnum):
     STANDING = 33
     """They are settled, says the cursor's state."""
     DAMAGED = 34
-    """Something can't be read: `why` says what."""
+    """A file can't be read: `who` is the file, `why` what is wrong; `count` is 1 if `start` is known."""
     HELD = 35
     """They are in flight, says the cursor's state."""
     NAMED = 36
@@ -162,9 +162,10 @@ def told(files: Files, view: LogView, *, log_id: int, end: int, report: Report) 
         named = np.array([bool(name) for name in who.dictionary.to_pylist()], bool)[_numbers(who.indices)]
         events[(events == Kind.SYNCED) & named] = Event.NAMED
         start, stop, event = flat[0::2], flat[1::2], events[each]
+        begun = (event == Kind.DELIVERED) & (outcomes[each] == Attempt.BEGUN)  # no further delivery
         sought = event == Kind.SOUGHT  # from where it goes on: also what is left behind is to be told
         passed = sought & (stop > 0)
-        wanted = ~np.isin(event, _FORGOTTEN)
+        wanted = ~np.isin(event, _FORGOTTEN) & ~begun
         rows = np.concatenate((np.flatnonzero(wanted), np.flatnonzero(passed)))
         kinds = np.concatenate((event[wanted], np.full(passed.sum(), Event.PASSED, np.int8)))
         starts = np.concatenate((np.where(sought, stop, start)[wanted], start[passed]))
@@ -178,7 +179,7 @@ def told(files: Files, view: LogView, *, log_id: int, end: int, report: Report) 
             "event": kinds[some],
             "time_us": times[entry],
             "other_us": _optional(batch.column("header"))[entry],
-            "code": outcomes[entry],
+            "code": np.where(kinds[some] == Kind.DELIVERED, 0, outcomes[entry]),
             "who": _numbers(who.indices)[entry],
             "why": _numbers(why.indices)[entry],
         }
@@ -239,25 +240,36 @@ def standing(files: Files, image: LogImage, report: Report) -> pa.RecordBatch:
     )
 
 
-def damaged(found: Iterable[Damage]) -> pa.RecordBatch:
-    """What was found damaged: rows of no log, which say it in words."""
-    said = [str(each).encode() for each in found]
-    none = np.zeros(len(said), np.int64)
+def damaged(found: Sequence[Damage]) -> pa.RecordBatch:
+    """What was found damaged: rows of no log, which `damage_of` reads."""
+    none = np.zeros(len(found), np.int64)
+    offsets = np.array([each.offset or 0 for each in found], np.int64)
+    every = np.arange(len(found))
     return _rows(
         0,
         0,
-        start=none,
-        stop=none + 1,
-        number=none,
-        event=np.full(len(said), Event.DAMAGED, np.int8),
+        start=offsets,
+        stop=offsets + 1,
+        number=np.array([each.position for each in found], np.int64),
+        event=np.full(len(found), Event.DAMAGED, np.int8),
         time_us=none,
         other_us=none,
         code=none,
-        who=none,
-        why=np.arange(len(said)),
-        count=none + 1,
-        names=((b"",), said),
+        who=every,
+        why=every,
+        count=np.array([each.offset is not None for each in found], np.int64),
+        names=([each.file.encode() for each in found], [each.what.encode() for each in found]),
     )
+
+
+def damage_of(batch: pa.RecordBatch) -> list[Damage]:
+    """What the rows of `damaged` say; nothing if the rows are about messages."""
+    if not batch.num_rows or batch["event"][0].as_py() != Event.DAMAGED:
+        return []
+    return [
+        Damage(row["who"], row["number"], row["start"] if row["count"] else None, row["why"])
+        for row in batch.to_pylist()
+    ]
 
 
 def _batches(files: Files, view: LogView, columns: Sequence[str], report: Report) -> Iterator[pa.RecordBatch]:

@@ -5,7 +5,8 @@ read into Arrow by the same code; its records are entries. The fields of a recor
 
     offset, time   the entry's number, and when it happened
     flags          PERSISTENT | kind << 1
-    priority       the outcome of a settlement; 1 for a return that is counted; of SYNCED a `Promise`
+    priority       the outcome of a settlement; 1 for a return that is counted; of SYNCED a `Promise`; of
+                   DELIVERED an `Attempt`
     routing key    who: the consumer's name
     exchange       why: the last error of what comes back, the reason for what is skipped or died; of SYNCED
                    the exchange that they were published to; else empty
@@ -36,6 +37,7 @@ class Kind(IntEnum):
     STARTED = 1
     """The cursor begins at the stop of the range; what is below does not concern it."""
     DELIVERED = 2
+    """Its outcome is an `Attempt`: a second entry of an offset in flight says that its consumer has begun."""
     SETTLED = 3
     RETURNED = 4
     MARKED = 5
@@ -70,6 +72,17 @@ class Promise(IntEnum):
     """They are transient."""
     FOUND_SAFE = 2
     """They were durable when the store was opened again; since when, nobody has written down."""
+
+
+class Attempt(IntEnum):
+    """When a delivery counts as an attempt to handle the message."""
+
+    WHEN_DELIVERED = 0
+    """At once: the consumer does not tell when it begins."""
+    WHEN_BEGUN = 1
+    """When its consumer has begun; lost before that, the delivery does not count."""
+    BEGUN = 2
+    """Nothing is delivered: the consumer of these has begun."""
 
 
 class Outcome(IntEnum):

@@ -38,6 +38,11 @@ class OffsetMap(Mapping[int, V]):
                 return value
         raise KeyError(offset)
 
+    def has(self, offset: int, value: V) -> bool:
+        """Return whether this is the value of the offset; other values are not looked at."""
+        offsets = self._sets.get(value)
+        return offsets is not None and offset in offsets
+
     def __iter__(self) -> Iterator[int]:
         """By value, lowest first, and within one ascending."""
         for value in sorted(self._sets):

@@ -17,17 +17,15 @@ from itertools import chain, starmap
 from struct import Struct
 
 from leveret.storage.ackset import AckSet
+from leveret.storage.delays import DUE_SHIFT, latest, packed, unpacked
 from leveret.storage.errors import BadRequest, NotInFlight
-from leveret.storage.journal import Entry, Kind, Outcome
+from leveret.storage.journal import Attempt, Entry, Kind, Outcome
 from leveret.storage.offsetmap import OffsetMap, V
 from leveret.storage.offsets import OFFSET_LIMIT, OffsetSet, Range, first_missing, remove_from
 from leveret.storage.records import Message
 
-_DUE_SHIFT, _START_SHIFT = 128, 64
-_OFFSET_MASK = (1 << 64) - 1
-_SECTIONS = Struct("<QQQQQQQ")
-_TAIL = Struct("<QQQ")
-_REASON = Struct("<QB")
+_SECTIONS, _TAIL, _REASON = Struct("<QQQQQQQ"), Struct("<QQQ"), Struct("<QB")
+_SIZE = Struct("<Q")
 _LOOK_BACK = 65_536
 _FEW = 64  # offsets: up to so many, to find the level of each costs less than sets of them
 
@@ -40,6 +38,8 @@ class Progress:
         self.in_flight = OffsetSet()
         self.leased = OffsetSet()
         """Those in flight that stay so when the store is opened again."""
+        self.unbegun = OffsetSet()
+        """Those in flight whose consumer tells when it begins with them, and has not begun."""
         self.delayed = OffsetSet()
         self.postponed = OffsetSet()
         """Unsettled offsets that have been delayed, also when the delay is over: nothing waits for them."""
@@ -55,7 +55,7 @@ class Progress:
         self.retired_below = 0
         """One above the highest that retention took before anybody had settled it."""
         self._passed = 0  # where the search for the watermark goes on
-        self._due: list[int] = []  # a heap of delays, see `_packed`; some of what one names may be over
+        self._due: list[int] = []  # a heap of delays, see `delays.py`; some of what one names may be over
         self._ready = [OffsetSet() for _ in range(priorities + 1)]
         self._levels = [OffsetSet() for _ in range(priorities + 1)]  # unsettled, by priority; [0] unused
 
@@ -103,11 +103,11 @@ class Progress:
     @property
     def next_due_us(self) -> int | None:
         """When the next delay ends."""
-        return self._due[0] >> _DUE_SHIFT if self._due else None
+        return self._due[0] >> DUE_SHIFT if self._due else None
 
     def delays(self) -> Iterator[tuple[int, int]]:
         """Offsets that are delayed, and until when, soonest first."""
-        for due_us, start, stop in map(_unpacked, sorted(self._due)):
+        for due_us, start, stop in map(unpacked, sorted(self._due)):
             for first, after in self.delayed.ranges(start, stop):
                 yield from ((offset, due_us) for offset in range(first, after))
 
@@ -172,6 +172,10 @@ class Progress:
         for level in reversed(self._ready):
             yield from level.ranges()
 
+    def ready_of(self, priority: int, start: int = 0) -> Iterator[Range]:
+        """What of one priority is ready, from this offset on."""
+        return self._ready[priority].ranges(start)
+
     # changes
 
     def extend(self, start: int, stop: int, messages: Sequence[Message]) -> None:
@@ -204,6 +208,12 @@ class Progress:
         self.in_flight.add_many(taken)
         return taken
 
+    def begin(self, ranges: Sequence[Range]) -> list[Range]:
+        """Consumers have begun with these offsets; return those that were in flight and not begun."""
+        begun = self.unbegun.within(ranges)
+        self.unbegun.remove_many(begun)
+        return begun
+
     def lease(self, n: int) -> list[Range]:
         """Moves the next `n` that are ready into flight, to stay there also through a restart."""
         taken = self.take(n, limit=OFFSET_LIMIT)
@@ -229,8 +239,8 @@ class Progress:
         """Moves what is due from delayed to ready; says how many."""
         woken = 0
         over: list[Range] = []
-        while self._due and self._due[0] >> _DUE_SHIFT <= now_us:
-            _, start, stop = _unpacked(heappop(self._due))
+        while self._due and self._due[0] >> DUE_SHIFT <= now_us:
+            _, start, stop = unpacked(heappop(self._due))
             ended = self.delayed.within([(start, stop)])
             woken += self.delayed.remove_many(ended)
             over += ended
@@ -241,8 +251,8 @@ class Progress:
     def _forget_delays(self) -> None:
         """Of what is delayed no more: or an old time would end a later delay."""
         left = [
-            _packed(due_us, *each)
-            for due_us, start, stop in map(_unpacked, self._due)
+            packed(due_us, *each)
+            for due_us, start, stop in map(unpacked, self._due)
             for each in self.delayed.ranges(start, stop)
         ]
         heapify(left)
@@ -279,7 +289,7 @@ class Progress:
 
     def _begin_at(self, start: int) -> None:
         self.settled = AckSet(start)
-        for each in (self.in_flight, self.leased, self.delayed, self.postponed):
+        for each in (self.in_flight, self.leased, self.unbegun, self.delayed, self.postponed):
             each.clear()
         self.counts.clear()
         self.reasons.clear()
@@ -361,8 +371,8 @@ class Progress:
         if self.in_flight.remove_many(ranges) != wanted:
             self.in_flight.add_set(self._was_in_flight(ranges))
             self.check_in_flight(ranges)
-        if self.leased:
-            self.leased.remove_many(ranges)
+        for each in filter(None, (self.leased, self.unbegun)):
+            each.remove_many(ranges)
 
     def _was_in_flight(self, ranges: Sequence[Range]) -> OffsetSet:
         """An offset below the end that is neither settled nor waiting can only have been in flight."""
@@ -399,14 +409,14 @@ class Progress:
         self.delayed.add_many(ranges)
         self.postponed.add_many(ranges)
         for start, stop in ranges:
-            heappush(self._due, _packed(not_before_us, start, stop))
+            heappush(self._due, packed(not_before_us, start, stop))
 
     def _level(self, offset: int) -> int:
         return next((level for level in range(self.priorities, 0, -1) if offset in self._levels[level]), 0)
 
     # after a restart
 
-    def apply(self, entry: Entry) -> None:
+    def apply(self, entry: Entry) -> None:  # noqa: C901  # one case for each kind of entry
         """Folds one entry of the journal in. Ready is not known yet: `open` finds it when all are in."""
         ranges = entry.ranges
         if entry.kind is Kind.STARTED:
@@ -416,27 +426,31 @@ class Progress:
             self.delayed.remove_many(ranges)
             self.leased.remove_many(ranges)  # the entry that ended the lease is damaged, if there was one
             self.in_flight.add_many(ranges)
+            self.unbegun.remove_many(ranges)
+            if entry.outcome == Attempt.WHEN_BEGUN:
+                self.unbegun.add_many(ranges)
         elif entry.kind is Kind.LEASED:
             self.delayed.remove_many(ranges)
+            self.unbegun.remove_many(ranges)
             self.in_flight.add_many(ranges)
             self.leased.add_many(ranges)
         elif entry.kind is Kind.RELEASED:
-            self.in_flight.remove_many(ranges)
-            self.leased.remove_many(ranges)
+            for each in (self.in_flight, self.leased, self.unbegun):
+                each.remove_many(ranges)
         elif entry.kind is Kind.SETTLED:
-            for each in (self.in_flight, self.leased, self.delayed):
+            for each in (self.in_flight, self.leased, self.unbegun, self.delayed):
                 each.remove_many(ranges)
             self._settle(ranges)
             if entry.outcome == Outcome.RETENTION:
                 self.retire(ranges)
         elif entry.kind is Kind.RETURNED:
-            self.in_flight.remove_many(ranges)
-            self.leased.remove_many(ranges)
+            for each in (self.in_flight, self.leased, self.unbegun):
+                each.remove_many(ranges)
             self._count(ranges, counted=bool(entry.outcome), why=entry.why)
             if entry.not_before_us:
                 self.delayed.add_many(ranges)
                 self.postponed.add_many(ranges)
-                self._due.extend(_packed(entry.not_before_us, start, stop) for start, stop in ranges)
+                self._due.extend(packed(entry.not_before_us, start, stop) for start, stop in ranges)
         elif entry.kind is Kind.MARKED:
             self.mark = max(self.mark, ranges[0][1])
         elif entry.kind is Kind.REOPENED:
@@ -448,7 +462,7 @@ class Progress:
 
     def open(self, present: Iterable[Range], stop: int) -> list[Range]:
         """Makes ready what is present; settles, and returns, what is neither present nor settled."""
-        self._due = _latest(self._due, self.delayed)
+        self._due = latest(self._due, self.delayed)
         heapify(self._due)
         self._end = stop
         there = OffsetSet(present)
@@ -462,7 +476,7 @@ class Progress:
             absent.add_many(list(self.settled.unsettled(self.settled.low, stop)))
         absent.remove_many(list(there.ranges()))
         gone = list(absent.ranges())
-        for busy in (self.in_flight, self.leased, self.delayed):
+        for busy in (self.in_flight, self.leased, self.unbegun, self.delayed):
             busy.remove_many(gone)
         self._settle(gone)
         return gone
@@ -484,6 +498,7 @@ class Progress:
         copy.settled = self.settled.copy()
         copy.in_flight = self.in_flight.copy()
         copy.leased = self.leased.copy()
+        copy.unbegun = self.unbegun.copy()
         copy.delayed = self.delayed.copy()
         copy.postponed = self.postponed.copy()
         copy.retired_below = self.retired_below
@@ -503,7 +518,11 @@ class Progress:
         head = _SECTIONS.pack(self.mark, self.redelivered_below, *map(len, parts))
         reasons = b"".join(_REASON.pack(offset, len(why)) + why for offset, why in self.reasons.pairs())
         tail = [self.postponed.encode(), reasons]
-        return b"".join((head, *parts, _TAIL.pack(self.retired_below, *map(len, tail)), *tail))
+        data = b"".join((head, *parts, _TAIL.pack(self.retired_below, *map(len, tail)), *tail))
+        if not self.unbegun:
+            return data
+        unbegun = self.unbegun.encode()
+        return data + _SIZE.pack(len(unbegun)) + unbegun
 
     @classmethod
     def decode(cls, data: bytes, *, priorities: int = 0) -> Progress:
@@ -516,42 +535,22 @@ class Progress:
         progress.leased = OffsetSet.decode(parts[4])
         due, counts = array("Q", parts[2]), array("Q", parts[3])
         delays = zip(due[::2], due[1::2], strict=True)
-        progress._due = [_packed(time_us, *each) for time_us, part in _by_value(delays) for each in part]
+        progress._due = [packed(time_us, *each) for time_us, part in _by_value(delays) for each in part]
         heapify(progress._due)
         progress.delayed = OffsetSet((offset, offset + 1) for offset in due[::2])
         for count, part in _by_value(zip(counts[::2], counts[1::2], strict=True)):
             progress.counts.put(part, count)
         if at < len(data):
             progress.retired_below, *sizes = _TAIL.unpack_from(data, at)
-            (postponed, reasons), _ = _cut(data, at + _TAIL.size, sizes)
+            (postponed, reasons), at = _cut(data, at + _TAIL.size, sizes)
             progress.postponed = OffsetSet.decode(postponed)
             for why, part in _by_value(_reasons(reasons)):
                 progress.reasons.put(part, why)
+            if at < len(data):
+                progress.unbegun = OffsetSet.decode(data[at + _SIZE.size :])
         else:  # written before there was a tail
             progress.postponed = progress.delayed.copy()
         return progress
-
-
-def _packed(due_us: int, start: int, stop: int) -> int:
-    """The offsets [start, stop) wait until then, as one number that sorts by the time: 64 bytes in a heap."""
-    return due_us << _DUE_SHIFT | start << _START_SHIFT | stop
-
-
-def _unpacked(delay: int) -> tuple[int, int, int]:
-    return delay >> _DUE_SHIFT, delay >> _START_SHIFT & _OFFSET_MASK, delay & _OFFSET_MASK
-
-
-def _latest(delays: list[int], delayed: OffsetSet) -> list[int]:
-    """What holds of delays in the order in which they were written: a later one replaces an earlier one."""
-    found: list[int] = []
-    seen = OffsetSet()
-    for due_us, start, stop in map(_unpacked, reversed(delays)):
-        new = OffsetSet(delayed.ranges(start, stop))
-        if new and seen.count(start, stop):
-            new.remove_many(list(seen.ranges(start, stop)))
-        found.extend(_packed(due_us, *each) for each in new.ranges())
-        seen.add_many(list(new.ranges()))
-    return found
 
 
 def _by_value(pairs: Iterable[tuple[int, V]]) -> Iterator[tuple[V, list[Range]]]:
@@ -590,9 +589,8 @@ def _check_disjoint(ranges: Sequence[Range]) -> None:
 
 
 def _not_a_range(start: int, stop: int) -> BadRequest:
-    return BadRequest(
-        f"{start} to {stop} is no range", hint="A range is [start, stop) with 0 <= start < stop."
-    )
+    hint = "A range is [start, stop) with 0 <= start < stop."
+    return BadRequest(f"{start} to {stop} is no range", hint=hint)
 
 
 def _offsets_are(start: int, stop: int) -> str:

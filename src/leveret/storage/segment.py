@@ -16,6 +16,7 @@ beyond `length_bytes` are no part of it. When to write, roll and delete is left 
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from struct import Struct
@@ -58,6 +59,10 @@ class Block(NamedTuple):
     length: int
     row: int
     rows: int
+    hash_before: int
+    """The chained hash of the index rows before this block's."""
+    hash_after: int
+    """The chained hash with this block's rows."""
 
 
 class SegmentInfo(NamedTuple):
@@ -170,7 +175,7 @@ class Segment:
     def read_block(self, block: Block) -> tuple[bytes, bytes]:
         """The rows of a block's readable records, and the bytes of the block."""
         content = self._read(block.length, block.position)
-        if is_intact(content, block.position, block.length):
+        if is_sound(content, block):
             return content[BLOCK.size : BLOCK.size + block.rows * ROW_BYTES], content
         content = content.ljust(block.length, b"\x00")
         return self._salvage(block, content), content
@@ -265,18 +270,23 @@ class Segment:
         self._report(Damage(self.index_path, 0, None, "the index was missing or damaged and was made again"))
         content = self._read(self.info.length_bytes, 0)
         tables = []
-        blocks = []
-        row = 0
-        for position, length in _walk(content, self._lost_bytes):
-            _, _, _, first, count, _ = BLOCK.unpack_from(content, position)
+        blocks: list[Block] = []
+        row = hashed = 0
+        lost: list[int] = []
+        for position, length in _walk(content, lost.append):
+            count = _count_of(content, position)
             table = content[position + BLOCK.size : position + BLOCK.size + count * ROW_BYTES]
-            last = ROW.unpack_from(table, (count - 1) * ROW_BYTES)[0]
+            first, last = (ROW.unpack_from(table, at)[0] for at in (0, len(table) - ROW_BYTES))
+            before, hashed = hashed, xxh3_64_intdigest(table, seed=hashed)
             tables.append(table)
-            blocks.append(Block(first, last, position, length, row, count))
+            blocks.append(Block(first, last, position, length, row, count, before, hashed))
             row += count
+        for position in lost:
+            self._lost_bytes(position)
+        if not lost and hashed != self.info.index_hash:
+            self._report(Damage(self.path, HEADER_BYTES, None, "its blocks are not those that were written"))
+        self.info = self.info._replace(rows=row, index_hash=hashed)
         rows = b"".join(tables)
-        if row != self.info.rows:
-            self.info = self.info._replace(rows=row, index_hash=_chained_hash(rows, blocks))
         self._write_index(rows)
         return rows, blocks
 
@@ -298,7 +308,9 @@ class Segment:
                 index.truncate(0)
                 index.write(FileHeader(formats.INDEX, self._log_id, self.info.first).encode() + rows, 0)
         except OSError as error:
-            self._report(Damage(self.index_path, 0, None, f"the index can't be written: {error}"))
+            # A reader of somebody else's store writes nothing, and has reported the index already.
+            if error.errno != errno.EROFS:
+                self._report(Damage(self.index_path, 0, None, f"the index can't be written: {error}"))
 
 
 def is_intact(content: bytes, position: int, length: int) -> bool:
@@ -309,6 +321,37 @@ def is_intact(content: bytes, position: int, length: int) -> bool:
     if magic != BLOCK_MAGIC or size != length:
         return False
     return bool(xxh3_64_intdigest(memoryview(content)[CHECKSUM_FROM:], seed=position) == checksum)
+
+
+def is_sound(content: bytes, block: Block) -> bool:
+    """Whether `content` is this block, undamaged, with the rows that the index has.
+
+    The checksum alone is not enough: a block with a right checksum and other rows would be read with the
+    positions and lengths of whoever wrote it.
+    """
+    if not is_intact(content, block.position, block.length):
+        return False
+    _, _, _, first, count, _ = BLOCK.unpack_from(content)
+    if (first, count) != (block.first, block.rows):
+        return False
+    rows = memoryview(content)[BLOCK.size : BLOCK.size + block.rows * ROW_BYTES]
+    return bool(xxh3_64_intdigest(rows, seed=block.hash_before) == block.hash_after)
+
+
+def _count_of(content: bytes, position: int) -> int:
+    """How many records the block at this place says it has."""
+    return int(BLOCK.unpack_from(content, position)[4])
+
+
+def _has_its_data(content: bytes, position: int, length: int) -> bool:
+    """Whether a block has rows, and all of them point to data inside the block."""
+    count = _count_of(content, position)
+    data_from = BLOCK.size + records.batch_bytes(count)
+    if not count > 0 or data_from > length:
+        return False
+    rows = memoryview(content)[position + BLOCK.size : position + BLOCK.size + count * ROW_BYTES]
+    extents = (records.extent(rows[at : at + ROW_BYTES]) for at in range(0, len(rows), ROW_BYTES))
+    return all(position + data_from <= at and at + size <= position + length for at, size in extents)
 
 
 def _only_digest_damaged(content: bytes, block: Block, by_index: bytes, number: int) -> bool:
@@ -338,7 +381,8 @@ def _write_block(
     file.write(content, position + BLOCK.size)
     index.write(rows, _index_size(info))
     flags = rows[FLAGS_BYTE::ROW_BYTES]
-    blocks.append(Block(first, last, position, length, info.rows, count))
+    hashed = xxh3_64_intdigest(rows, seed=info.index_hash)
+    blocks.append(Block(first, last, position, length, info.rows, count, info.index_hash, hashed))
     return info._replace(
         length_bytes=position + length,
         rows=info.rows + count,
@@ -346,7 +390,7 @@ def _write_block(
         transient=info.transient + len(flags.translate(None, PERSISTENT_FLAGS)),
         oldest_us=info.oldest_us or piece[0].time_us,
         newest_us=piece[-1].time_us,
-        index_hash=xxh3_64_intdigest(rows, seed=info.index_hash),
+        index_hash=hashed,
         settled_us=0,
     )
 
@@ -363,14 +407,15 @@ def _blocks_of(table: bytes, info: SegmentInfo) -> list[Block] | None:
     view = memoryview(table)
     for start, stop in zip(starts, [*starts[1:], info.rows], strict=True):
         rows = view[start * ROW_BYTES : stop * ROW_BYTES]
-        hashed = xxh3_64_intdigest(rows, seed=hashed)
+        before, hashed = hashed, xxh3_64_intdigest(rows, seed=hashed)
         data_from, _ = records.extent(rows[:ROW_BYTES])
         last_from, size = records.extent(rows[-ROW_BYTES:])
         first = ROW.unpack_from(rows)[0]
         last = ROW.unpack_from(rows, len(rows) - ROW_BYTES)[0]
         count = stop - start
         head = BLOCK.size + records.batch_bytes(count)
-        blocks.append(Block(first, last, data_from - head, head + last_from + size - data_from, start, count))
+        length = head + last_from + size - data_from
+        blocks.append(Block(first, last, data_from - head, length, start, count, before, hashed))
     return blocks if hashed == info.index_hash else None
 
 
@@ -379,7 +424,8 @@ def _walk(content: bytes, lost: Callable[[int], None]) -> Iterator[tuple[int, in
     position = expected = HEADER_BYTES
     while 0 <= position < len(content):
         length = int.from_bytes(content[position + 4 : position + 8], "little")
-        if is_intact(content[position : position + length], position, length):
+        whole = is_intact(content[position : position + length], position, length)
+        if whole and _has_its_data(content, position, length):
             if position != expected:
                 lost(expected)
             yield position, length
@@ -388,14 +434,6 @@ def _walk(content: bytes, lost: Callable[[int], None]) -> Iterator[tuple[int, in
             position = content.find(BLOCK_MAGIC, position + 1)
     if expected < len(content):
         lost(expected)
-
-
-def _chained_hash(rows: bytes, blocks: Iterable[Block]) -> int:
-    hashed = 0
-    for block in blocks:
-        part = rows[block.row * ROW_BYTES : (block.row + block.rows) * ROW_BYTES]
-        hashed = xxh3_64_intdigest(part, seed=hashed)
-    return hashed
 
 
 def _index_size(info: SegmentInfo) -> int:

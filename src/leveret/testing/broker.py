@@ -36,7 +36,8 @@ from leveret.testing.faults import Faults, FaultySocket
 
 T = TypeVar("T")
 
-WAIT_S = 10.0
+WAIT_S = 60.0
+"""The bound on every wait. What works takes milliseconds; a busy machine must not fail a test."""
 _GOODBYE_S = 0.2
 """Clients in tests often do not look at their sockets any more when the broker stops."""
 _SMALL = Options(wal_bytes=4 << 20, segment_bytes=4 << 20, memory_bytes=16 << 20)
@@ -53,19 +54,24 @@ class Broker:
         limits: Limits = Limits(),  # noqa: B008  (frozen)
         options: Options = _SMALL,
         port: int = 0,
-        flight: bool = False,
+        flight: bool | FlightSettings = False,
+        goodbye_s: float = _GOODBYE_S,
     ) -> None:
         """In memory unless a directory is given; on the wall clock unless a virtual one is. With `flight`,
-        which needs a directory, Spark can read and write it."""
+        which needs a directory, Spark can read and write it. `goodbye_s` is how long `stop` waits for clients
+        to leave."""
         self.clock = clock
         self.disk = None if directory is not None else SimulatedDisk()
         """What an in-memory broker writes to: it can crash, fill up and fail."""
-        self._directory = None if directory is None else Path(directory)
+        self.directory = None if directory is None else Path(directory)
+        """Where the data is, unless it is in memory."""
+        self.definitions = MemoryDefinitions()
+        """What an in-memory broker knows of queues, exchanges and users when it starts again."""
         self._limits = limits
         self._options = options
         self._port = port
-        self._flight = FlightSettings(str(directory)) if flight else None
-        self._definitions = MemoryDefinitions()
+        self._flight = FlightSettings(str(directory)) if flight is True else flight or None
+        self._goodbye_s = goodbye_s
         self._server: Server | None = None
         self.faults = Faults(self)
         self._loop: asyncio.AbstractEventLoop
@@ -103,7 +109,7 @@ class Broker:
             self._loop = asyncio.get_running_loop()
             try:
                 await self._start()
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001  # `start` raises it in the caller's thread
                 failure.append(error)
                 return
             finally:
@@ -143,19 +149,19 @@ class Broker:
             self.run(self.server.abandon())
         self._thread.join(WAIT_S)
         self._thread = None
-        self._definitions.close()
+        self.definitions.close()
         self.disk = self.disk.restart() if power_loss is None else self.disk.crash(power_loss)
 
     async def _start(self) -> None:
         files: Files
         definitions: DefinitionStore
-        if self._directory is None:
+        if self.directory is None:
             assert self.disk is not None
-            files, definitions = self.disk, self._definitions
+            files, definitions = self.disk, self.definitions
         else:
-            self._directory.mkdir(parents=True, exist_ok=True)
-            files = OsFiles(str(self._directory))
-            definitions = Definitions(str(self._directory / "definitions.db"))
+            self.directory.mkdir(parents=True, exist_ok=True)
+            files = OsFiles(str(self.directory))
+            definitions = Definitions(str(self.directory / "definitions.db"))
         self._server = Server(
             files,
             definitions=definitions,
@@ -164,7 +170,7 @@ class Broker:
             clock=self.clock or wall_clock_us,
             options=self._options,
             limits=self._limits,
-            goodbye_s=_GOODBYE_S,
+            goodbye_s=self._goodbye_s,
             flight=self._flight,
         )
         await self._server.start()
@@ -183,7 +189,8 @@ class Broker:
                 self.server.turns.tick()
                 self.server.turns.loop.call_soon(done.set)
 
-            self._loop.call_soon_threadsafe(tick)
+            # What clients have sent before is read first, in a pass of the loop of its own.
+            self._loop.call_soon_threadsafe(self._loop.call_soon, tick)
             done.wait(WAIT_S)
 
     # where it is
@@ -226,6 +233,10 @@ class Broker:
     def unacked(self, queue: str, vhost: str = "/") -> int:
         """How many messages of a queue are with consumers."""
         return self.call(lambda: self._queue(queue, vhost).unacked)
+
+    def consumers(self, queue: str, vhost: str = "/") -> int:
+        """Return how many consumers a queue has."""
+        return self.call(lambda: len(self._queue(queue, vhost).consumers))
 
     def wait_until_depth(
         self, queue: str, count: int, *, vhost: str = "/", timeout_s: float = WAIT_S

@@ -65,8 +65,10 @@ class Faults:
         self._duplicates[queue] = n
         original = queue.take
 
-        def take(count: int, *, who: bytes, before: int | None = None) -> tuple[int, list[Record]]:
-            taken, records = original(count, who=who, before=before)
+        def take(
+            count: int, *, who: bytes, before: int | None = None, unbegun: bool = False
+        ) -> tuple[int, list[Record]]:
+            taken, records = original(count, who=who, before=before, unbegun=unbegun)
             copied = records[: self._duplicates[queue]]
             self._duplicates[queue] -= len(copied)
             if copied:

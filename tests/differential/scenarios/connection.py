@@ -195,7 +195,7 @@ def frames_ahead_of_their_answers(play: Play) -> None:
     peer = _tuned(play)
     with play.at_once():
         peer.tune_ok()
-        peer.channel(0).send_method(wire.method_class("connection_open"), {"virtual_host": "/"})
+        peer.channel(0).send_method(wire.method_class("connection_open"), {"virtual_host": play.vhost})
         peer.channel(1).send_method(wire.method_class("channel_open"), {})
         peer.channel(1).send_method(wire.method_class("queue_declare"), {"queue": "q"})
     peer.read_until(lambda: peer.channel(1).count_of("queue.declare-ok"))

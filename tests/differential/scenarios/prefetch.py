@@ -116,6 +116,42 @@ def get_is_outside_the_shared_limit(play: Play) -> None:
     channel.basic_ack(4)
 
 
+def a_consumer_without_acks_waits_while_the_shared_limit_is_reached(play: Play) -> None:
+    channel = _filled(play, "abcd", "p", "q")
+    channel.basic_qos(0, 1, True)
+    channel.basic_consume("p", "c1")
+    channel.basic_consume("q", "c2", no_ack=True)
+    channel.basic_cancel("c1")
+    channel.basic_ack(1)
+
+
+def a_consumer_without_acks_takes_nothing_of_the_shared_limit(play: Play) -> None:
+    channel = _filled(play, "abcd", "p", "q")
+    channel.basic_qos(0, 2, True)
+    channel.basic_consume("q", "c2", no_ack=True)
+    channel.basic_consume("p", "c1")
+    channel.publish("e", key="q")
+    channel.basic_cancel("c1")
+    channel.basic_ack(5)
+
+
+def a_consumer_without_acks_beside_one_with_acks(play: Play) -> None:
+    channel = _filled(play, "")
+    channel.basic_qos(0, 2, True)
+    channel.basic_consume("q", "c1")
+    channel.basic_consume("q", "c2", no_ack=True)
+    with play.at_once():
+        for body in "abcdef":
+            channel.publish(body, key="q")
+
+
+def a_consumer_without_acks_on_another_channel_does_not_wait(play: Play) -> None:
+    channel, other = _filled(play, "abc"), play.channel(2)
+    channel.basic_qos(0, 1, True)
+    channel.basic_consume("q", "c1")
+    other.basic_consume("q", "c2", no_ack=True)
+
+
 def nacks_and_rejects_make_room(play: Play) -> None:
     channel = _filled(play, "abcd")
     channel.basic_qos(0, 1)

@@ -351,3 +351,49 @@ def dead_letters_reach_a_consumer(play: Play) -> None:
     channel.publish("a", key="q")
     channel.basic_reject(1, requeue=False)
     graves.basic_reject(1, requeue=False)
+
+
+def _rejected_with(play: Play, *deaths: dict[str, object]) -> None:
+    """Publish a message to `q` that says how it died before; reject it and look at the dead letter."""
+    channel = play.channel()
+    channel.queue_declare("dead")
+    letters = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    channel.queue_declare("q", arguments=letters)
+    channel.publish("a", key="q", headers={"x-death": list(deaths)})
+    channel.basic_get("q")
+    channel.basic_reject(1, requeue=False)
+    channel.basic_get("dead", no_ack=True)
+
+
+def a_death_without_a_count(play: Play) -> None:
+    _rejected_with(play, {"queue": "q", "reason": "rejected", "exchange": ""})
+
+
+def deaths_without_a_count_of_the_same_queue(play: Play) -> None:
+    death = {"queue": "q", "reason": "rejected", "exchange": ""}
+    _rejected_with(play, death, death, death)
+
+
+def a_death_elsewhere_without_a_count(play: Play) -> None:
+    _rejected_with(play, {"queue": "other", "reason": "expired", "exchange": ""})
+
+
+def deaths_elsewhere_without_a_count(play: Play) -> None:
+    death = {"queue": "other", "reason": "expired", "exchange": ""}
+    _rejected_with(play, death, death | {"exchange": "second"}, death)
+
+
+def deaths_elsewhere_of_which_some_have_a_count(play: Play) -> None:
+    death = {"queue": "other", "reason": "expired", "exchange": ""}
+    _rejected_with(play, death, death | {"count": 7})
+
+
+def deaths_elsewhere_that_all_have_a_count(play: Play) -> None:
+    death = {"queue": "other", "reason": "expired", "exchange": ""}
+    _rejected_with(play, death | {"count": 3}, death | {"count": 7})
+
+
+def a_death_here_and_deaths_elsewhere_without_counts(play: Play) -> None:
+    here = {"queue": "q", "reason": "rejected", "exchange": ""}
+    elsewhere = {"queue": "other", "reason": "expired", "exchange": ""}
+    _rejected_with(play, elsewhere, here, elsewhere, here)

@@ -97,6 +97,58 @@ def routing_happens_at_commit_or_before(play: Play) -> None:
     channel.tx_commit()
 
 
+def a_queue_deleted_before_the_commit(play: Play) -> None:
+    channel, other = play.channel(1), play.channel(2)
+    channel.queue_declare("q")
+    channel.queue_declare("p")
+    channel.queue_bind("q", "amq.fanout", "")
+    channel.tx_select()
+    channel.publish("to the queue", key="q", mandatory=True)
+    channel.publish("through an exchange", "amq.fanout", "", mandatory=True)
+    channel.publish("not mandatory", key="q")
+    channel.publish("to both", key="q", mandatory=True, headers={"CC": ["p"]})
+    other.queue_delete("q")
+    channel.tx_commit()
+
+
+def a_queue_declared_before_the_commit(play: Play) -> None:
+    channel, other = play.channel(1), play.channel(2)
+    channel.tx_select()
+    channel.publish("to the queue", key="late", mandatory=True)
+    channel.publish("as a copy", key="nowhere", mandatory=True, headers={"CC": ["late"]})
+    channel.publish("as a blind copy", key="nowhere", mandatory=True, headers={"BCC": ["late"]})
+    channel.publish("nowhere", key="nowhere", mandatory=True)
+    other.queue_declare("late")
+    channel.tx_commit()
+    for _ in range(4):
+        other.basic_get("late", no_ack=True)
+
+
+def a_queue_deleted_and_declared_before_the_commit(play: Play) -> None:
+    channel, other = play.channel(1), play.channel(2)
+    channel.queue_declare("q")
+    channel.queue_bind("q", "amq.direct", "k")
+    channel.tx_select()
+    channel.publish("to the queue", key="q", mandatory=True)
+    channel.publish("through an exchange", "amq.direct", "k", mandatory=True)
+    other.queue_delete("q")
+    other.queue_declare("q")
+    channel.tx_commit()
+    for _ in range(3):
+        other.basic_get("q", no_ack=True)
+
+
+def an_exchange_deleted_before_the_commit(play: Play) -> None:
+    channel, other = play.channel(1), play.channel(2)
+    channel.queue_declare("q")
+    channel.exchange_declare("x", "fanout")
+    channel.queue_bind("q", "x", "")
+    channel.tx_select()
+    channel.publish("a", "x", "", mandatory=True)
+    other.exchange_delete("x")
+    channel.tx_commit()
+
+
 def closing_the_channel_rolls_back(play: Play) -> None:
     channel = play.channel(1)
     channel.queue_declare("q")

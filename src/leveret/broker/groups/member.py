@@ -20,8 +20,8 @@ class Member(Consumer):
 
     __slots__ = ("group", "since_us")
 
-    def __init__(self, channel: Channel, group: Group, tag: str, *, prefetch: int) -> None:
-        super().__init__(channel, group, tag, prefetch=prefetch)
+    def __init__(self, channel: Channel, group: Group, tag: str, *, prefetch: int, marks_begun: bool) -> None:
+        super().__init__(channel, group, tag, prefetch=prefetch, marks_begun=marks_begun)
         self.group = group
         self.since_us = group.broker.turn_us
 

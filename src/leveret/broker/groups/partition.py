@@ -17,10 +17,9 @@ from leveret.amqp.tables import Value, encode_table
 from leveret.broker import deaths
 from leveret.broker.consumer import Consumer, Consumers
 from leveret.broker.deaths import Reason
-from leveret.broker.feed import Feed, Wish
+from leveret.broker.feed import CONSUMER_LOST, Feed, Wish
 from leveret.broker.flags import EXPIRES
 from leveret.broker.groups.settings import ORDERLY
-from leveret.broker.queue import DELIVERY_COUNT
 from leveret.broker.streams.reader import Stamps
 from leveret.broker.unacked import Run
 from leveret.storage.journal import Outcome
@@ -46,6 +45,8 @@ ERROR = "x-error"
 
 class Partition(Feed):
     """`partition.watermark` is how far its group has come here."""
+
+    lost_reason = b"its member was lost"
 
     def __init__(self, group: Group, stream: Stream, cursor: Cursor) -> None:
         super().__init__(
@@ -88,7 +89,12 @@ class Partition(Feed):
         found = self.seats.get(member)
         if found is None:
             found = self.seats[member] = Consumer(
-                member.channel, self, member.tag, timeout_us=self.group.timeout_us, account=member
+                member.channel,
+                self,
+                member.tag,
+                timeout_us=self.group.timeout_us,
+                marks_begun=member.marks_begun,
+                account=member,
             )
         return found
 
@@ -149,7 +155,9 @@ class Partition(Feed):
         """In orderly mode: for what is in flight or delayed, and not for credit."""
         return self.is_orderly and bool(self.progress.in_flight or self.progress.delayed)
 
-    def take(self, count: int, *, who: bytes, before: int | None = None) -> tuple[int, list[Record]]:
+    def take(
+        self, count: int, *, who: bytes, before: int | None = None, unbegun: bool = False
+    ) -> tuple[int, list[Record]]:
         progress = self.progress
         limit = self.stream.readable()
         if self._waits_for_its_turn:
@@ -158,7 +166,7 @@ class Partition(Feed):
             count = 1
         else:
             limit = min(limit, self.stream.ahead(progress.watermark, self.group.settings.max_span))
-        taken, records = super().take(count, who=who, before=limit)
+        taken, records = super().take(count, who=who, before=limit, unbegun=unbegun)
         if not taken and self.stream.awaits_sync:
             self.broker.stall(self)
         return taken, records
@@ -185,13 +193,14 @@ class Partition(Feed):
         counts = self.returns(records)
         if not counts:
             return stamps.put(records, plain)
-        made: dict[tuple[bytes, int], bytes] = {}
+        made: dict[tuple[bytes, int, bool], bytes] = {}
         counted = []
         for record in records:
-            key = (record.header, counts.get(record.offset, 0))
+            told = self.return_headers(record.offset, counts.get(record.offset, 0))
+            key = (record.header, counts.get(record.offset, 0), CONSUMER_LOST in told)
             header = made.get(key)
             if header is None:
-                header = made[key] = with_headers(key[0], {DELIVERY_COUNT: key[1]}) if key[1] else key[0]
+                header = made[key] = with_headers(record.header, told) if told else record.header
             counted.append(header)
         return stamps.put(records, counted)
 
@@ -214,12 +223,12 @@ class Partition(Feed):
         return self.group.settings.delay_ms(returns)
 
     def _why(self, wish: Wish | None, *, delayed: bool, late: bool) -> bytes:
-        if wish is not None and wish.why:
-            return wish.why
+        if wish is not None and (wish.why or (wish.lost and not wish.counted)):
+            return wish.why  # what was lost before it was tried keeps the reason of its last attempt
         if late:
             return f"no answer within {self.group.settings.consume_timeout_ms} ms".encode()
-        answered = delayed or wish is not None
-        return b"sent back by its member" if answered else b"its member was lost"
+        answered = delayed or (wish is not None and not wish.lost)
+        return b"sent back by its member" if answered else self.lost_reason
 
     def requeue(
         self,

@@ -58,16 +58,7 @@ def create(vhost: VirtualHost, name: str, *, count: int, table: dict[str, Value]
         raise PreconditionFailed(f"a topic has 1 to {PARTITIONS_MAX} partitions, not {count}")
     exchange = vhost.exchanges.get(name)
     present = partitions(exchange)
-    if name in vhost.queues:
-        raise PreconditionFailed(f"{vhost.queues[name]} exists: a topic can't have its name")
-    if exchange is not None and exchange.type != TYPE:
-        raise PreconditionFailed(f"{vhost.describe(exchange)} is of type '{exchange.type}', not '{TYPE}'")
-    if count < len(present):
-        raise PreconditionFailed(
-            f"topic '{name}' in vhost '{vhost.name}' has {len(present)} partitions: they can't become fewer"
-        )
-    if exchange is not None and (exchange.auto_delete or exchange.internal or not exchange.durable):
-        raise PreconditionFailed(f"{vhost.describe(exchange)} does not last: a topic needs one that does")
+    _check_exchange(vhost, name, exchange, count=count)
     table = {**table, "x-queue-type": "stream"}
     kept_bytes = table.get("x-max-length-bytes", 0)
     if isinstance(kept_bytes, int) and kept_bytes.bit_length() > 63:
@@ -96,6 +87,23 @@ def create(vhost: VirtualHost, name: str, *, count: int, table: dict[str, Value]
         if queue not in present:
             defined = max(defined, vhost.bind(exchange, queue, "1", {}))
     return defined
+
+
+def _check_exchange(vhost: VirtualHost, name: str, exchange: Exchange | None, *, count: int) -> None:
+    """Raise if this exchange, or a queue of this name, keeps a topic from having `count` partitions."""
+    if name in vhost.queues:
+        raise PreconditionFailed(f"{vhost.queues[name]} exists: a topic can't have its name")
+    if exchange is None:
+        return
+    if exchange.type != TYPE:
+        raise PreconditionFailed(f"{vhost.describe(exchange)} is of type '{exchange.type}', not '{TYPE}'")
+    present = len(partitions(exchange))
+    if count < present:
+        raise PreconditionFailed(
+            f"topic '{name}' in vhost '{vhost.name}' has {present} partitions: they can't become fewer"
+        )
+    if exchange.auto_delete or exchange.internal or not exchange.durable:
+        raise PreconditionFailed(f"{vhost.describe(exchange)} does not last: a topic needs one that does")
 
 
 def delete(vhost: VirtualHost, name: str) -> int:

@@ -13,12 +13,13 @@ from leveret.amqp.frames import content_frames
 from leveret.amqp.methods import make
 from leveret.amqp.names import to_text
 from leveret.amqp.tables import Value
-from leveret.broker import arguments, deadlines, expiry, replyto
+from leveret.broker import arguments, deadlines, expiry, peeking, replyto
 from leveret.broker.consumer import Consumer
 from leveret.broker.feed import Source, Wish
 from leveret.broker.groups import settings, topics
 from leveret.broker.groups.member import Member
 from leveret.broker.methods.names import table_of
+from leveret.broker.peeking import Peek
 from leveret.broker.queue import Queue
 from leveret.broker.streams import positions
 from leveret.broker.streams.reader import Reader
@@ -40,11 +41,12 @@ def qos(channel: Channel, method: spec.Basic.Qos) -> None:
         raise NotImplemented_(f"prefetch_size!=0 ({method.prefetch_size})")
     shared = method.prefetch_count if method.global_ else 0  # a limit per consumer lifts the shared one
     if shared != channel.prefetch:
+        for source in channel.sources():
+            channel.broker.bring_up_to_date(source)
         channel.prefetch = shared
-        for consumer in channel.consumers.values():
-            if consumer is not channel.reply_consumer:
-                consumer.source.unblock(channel)
-                consumer.source.wake()
+        for source in channel.sources():
+            source.unblock(channel)
+            source.wake()
     if not method.global_:
         channel.consumer_prefetch = method.prefetch_count
         if channel.connection.properties.get("product") == "py-amqp":
@@ -85,8 +87,12 @@ def consume(channel: Channel, method: spec.Basic.Consume) -> None:
         return
     own = {"queue": queue.name, "vhost": channel.vhost.name, "queue_type": queue.arguments.queue_type}
     arguments.check_consumer(table_of(method), **own)
+    if table.get(peeking.ARGUMENT):
+        _peek(channel, tag, method, queue)
+        return
     where = {"queue": queue.name, "vhost": channel.vhost.name}
     timeout_ms = arguments.consumer_timeout_ms(table_of(method), **where)
+    channel.broker.bring_up_to_date(queue)
     consumer = Consumer(
         channel,
         queue,
@@ -96,6 +102,7 @@ def consume(channel: Channel, method: spec.Basic.Consume) -> None:
         prefetch=channel.consumer_prefetch,
         priority=arguments.consumer_priority(table_of(method), **where),
         timeout_us=deadlines.timeout_us(channel.broker, queue, timeout_ms),
+        marks_begun=arguments.marks_begun(table),
     )
     queue.add_consumer(consumer)
     channel.add_consumer(consumer)
@@ -117,6 +124,19 @@ def _read(channel: Channel, tag: str, method: spec.Basic.Consume, stream: Stream
     channel.add_consumer(consumer)
     if not method.nowait:
         channel.reply(make(spec.Basic.ConsumeOk, consumer_tag=tag))
+
+
+def _peek(channel: Channel, tag: str, method: spec.Basic.Consume, queue: Queue) -> None:
+    """A queue, only to look at it."""
+    channel.broker.flush()
+    peek = Peek(queue)
+    consumer = Consumer(channel, peek, tag, no_ack=method.no_ack, prefetch=channel.consumer_prefetch)
+    peek.consumer = consumer
+    queue.peeks[peek] = None
+    channel.add_consumer(consumer)
+    if not method.nowait:
+        channel.reply(make(spec.Basic.ConsumeOk, consumer_tag=tag))
+    peek.wake()
 
 
 def _check_credit(channel: Channel, method: spec.Basic.Consume, stream: Stream) -> None:
@@ -150,7 +170,8 @@ def _join(channel: Channel, tag: str, method: spec.Basic.Consume, table: dict[st
     _check_credit(channel, method, topics.streams_of(channel.vhost, subject)[0])
     channel.broker.flush()
     group = channel.vhost.groups.open(subject, name, settings.of_arguments(table), start=start)
-    member = Member(channel, group, tag, prefetch=channel.consumer_prefetch)
+    marks_begun = arguments.marks_begun(table)
+    member = Member(channel, group, tag, prefetch=channel.consumer_prefetch, marks_begun=marks_begun)
     if not method.nowait:  # before any delivery, also when it has to wait until the group is on disk
         channel.reply(make(spec.Basic.ConsumeOk, consumer_tag=tag), ticket=channel.broker.store.ticket)
     channel.add_consumer(member)
@@ -173,6 +194,8 @@ def _consume_replies(channel: Channel, tag: str, method: spec.Basic.Consume) -> 
 def cancel(channel: Channel, method: spec.Basic.Cancel) -> None:
     consumer = channel.consumers.get(method.consumer_tag or "")
     if consumer is not None:
+        if consumer is not channel.reply_consumer:
+            channel.broker.bring_up_to_date(consumer.source)
         channel.cancel(consumer)
     if not method.nowait:
         channel.reply(make(spec.Basic.CancelOk, consumer_tag=method.consumer_tag))
@@ -182,7 +205,7 @@ def get(channel: Channel, method: spec.Basic.Get) -> None:
     queue = _queue(channel, method.queue)
     if isinstance(queue, Stream):
         raise queue.not_supported("basic.get")
-    channel.broker.flush()
+    channel.broker.bring_up_to_date(queue)
     expiry.restart_disuse(queue)
     getter = channel.getter(queue, no_ack=method.no_ack)
     records = _next_alive(queue, getter)
@@ -196,7 +219,7 @@ def get(channel: Channel, method: spec.Basic.Get) -> None:
         return
     record = records[0]
     if queue.may_expire:
-        expiry.drop_expired(queue, before_us=channel.broker.turn_us)
+        expiry.drop_expired(queue, before_us=channel.broker.now_us() + 1)
     tag = channel.hold(getter, record.offset)
     got = make(
         spec.Basic.GetOk,
@@ -216,9 +239,14 @@ def get(channel: Channel, method: spec.Basic.Get) -> None:
 
 
 def _next_alive(queue: Queue, getter: Consumer) -> list[Record]:
-    """The next message; what is found expired or worn out on the way there is buried."""
+    """The next message; what is found expired or worn out on the way there is buried.
+
+    Consumers have had their chance, so a message that lives for 0 ms is expired.
+    """
     while True:
         taken, records = queue.take(1, who=getter.label)
+        if records and queue.may_expire:
+            records = expiry.bury_expired(queue, records, before_us=queue.broker.now_us() + 1)
         if records or not taken or queue.broker.is_stalled(queue):
             return records
 
@@ -239,6 +267,8 @@ def _recover(channel: Channel, *, requeue: bool) -> None:
     for run in channel.unacked:
         if isinstance(run.holder.source, Reader):
             raise run.holder.source.stream.not_supported("basic.recover")
+    for source in {run.holder.source for run in channel.unacked}:
+        channel.broker.bring_up_to_date(source)
     held: dict[Source, list[Range]] = {}
     for run in channel.unacked.take_all():
         held.setdefault(run.holder.source, []).append(run.offsets)

@@ -31,7 +31,7 @@ def declare(channel: Channel, method: spec.Queue.Declare) -> None:
     expiry.restart_disuse(queue)
     channel.last_queue = queue.name
     if not method.nowait:
-        channel.broker.flush()
+        channel.broker.bring_up_to_date(queue)
         reply = make(
             spec.Queue.DeclareOk,
             queue=queue.name,
@@ -139,7 +139,7 @@ def purge(channel: Channel, method: spec.Queue.Purge) -> None:
     queue.check_access(channel.connection)
     if isinstance(queue, Stream):
         raise queue.not_supported("queue.purge")
-    channel.broker.flush()
+    channel.broker.bring_up_to_date(queue)
     count = queue.purge(who=channel.label(""))
     if not method.nowait:
         channel.reply(spec.Queue.PurgeOk(count))
@@ -152,7 +152,7 @@ def delete(channel: Channel, method: spec.Queue.Delete) -> None:
     count = defined = ticket = 0
     if queue is not None:
         queue.check_access(channel.connection)
-        channel.broker.flush()
+        channel.broker.bring_up_to_date(queue)
         if isinstance(queue, Stream):
             channel.vhost.groups.check_deletion(queue)
         else:

@@ -10,16 +10,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from leveret.amqp.properties import split_for_fields, with_headers
-from leveret.broker.feed import TURN_BYTES, TURN_MESSAGES_MAX, Source
-from leveret.storage.offsets import Range
+from leveret.broker.feed import TURN_BYTES, TURN_MESSAGES_MAX
+from leveret.broker.read_only import ReadOnlySource
 from leveret.storage.records import Record
 
 if TYPE_CHECKING:
-    from leveret.broker.channel import Channel
     from leveret.broker.consumer import Consumer
-    from leveret.broker.feed import Wish
     from leveret.broker.streams.stream import Stream
-    from leveret.broker.work import Work
 
 OFFSET = "x-stream-offset"
 _OFFSET_FIELD = bytes([len(OFFSET)]) + OFFSET.encode() + b"l"
@@ -56,7 +53,7 @@ class Stamps:
         return before + self._fields, behind
 
 
-class Reader(Source):
+class Reader(ReadOnlySource):
     """`Reader(stream, position)`; the consumer is attached when it is there."""
 
     def __init__(self, stream: Stream, position: int) -> None:
@@ -101,37 +98,9 @@ class Reader(Source):
     def headers(self, records: Sequence[Record], plain: tuple[bytes, ...]) -> Sequence[bytes]:
         return self._stamps.put(records, plain)
 
-    def room_again(self, consumer: Consumer) -> None:
-        self.wake()
-
     def remove_consumer(self, consumer: Consumer) -> None:
         self.consumer = None
         self.stream.remove_consumer(consumer)
 
-    # settlement
-
-    def ack(self, ranges: Sequence[Range], *, who: bytes = b"", work: Work | None = None) -> None:
-        """Nothing is kept of it."""
-
-    def requeue(
-        self,
-        ranges: Sequence[Range],
-        *,
-        delayed: bool = False,
-        late: bool = False,
-        who: bytes = b"",
-        wish: Wish | None = None,
-        work: Work | None = None,
-    ) -> None:
-        """A consumer that is gone leaves nothing behind."""
-
-    def check_return(self) -> None:
+    def check_return(self, *, requeue: bool) -> None:
         raise self.stream.not_supported("basic.nack and basic.reject")
-
-    def reject(
-        self, ranges: Sequence[Range], *, who: bytes = b"", why: bytes = b"", work: Work | None = None
-    ) -> None:
-        raise AssertionError("check_return refuses it")
-
-    def unblock(self, channel: Channel) -> None:
-        """It stands in no line."""

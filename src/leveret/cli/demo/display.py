@@ -1,8 +1,8 @@
 """What people see of the demo: a line for each scene, which moves while it lasts and stays when it is over.
 
-On a terminal, with bars; elsewhere a plain line now and then. All of that is on stderr; the verdict is the
-result and goes to stdout. Where there are no letters but those of ASCII, marks are other ones, and no letter
-is an error. The rule: a line says what was counted, and nothing that was only hoped for.
+On a terminal, with bars; elsewhere a plain line for each step of a scene. All of that is on stderr; the
+verdict is the result and goes to stdout. Where there are no letters but those of ASCII, marks are other ones,
+and no letter is an error. The rule: a line says what was counted, and nothing that was only hoped for.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from rich.text import Text
 from leveret.cli.demo.verdict import Check
 
 _REFRESHES_PER_S: Final = 8
-_PLAIN_EACH_S: Final = 5.0
 _NAME_WIDTH: Final = 11
 
 
@@ -57,8 +56,13 @@ class Stage:
             console=self._console,
             transient=True,
             refresh_per_second=_REFRESHES_PER_S,
-            disable=not self._console.is_terminal,
+            disable=not self._moves,
         )
+
+    @property
+    def _moves(self) -> bool:
+        """Whether a line can change: not in a file or a pipe, nor on a terminal that knows no such codes."""
+        return self._console.is_terminal and not self._console.is_dumb_terminal
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -78,8 +82,8 @@ class Stage:
         _print(self._console, mark, name, said)
 
     def plain(self, name: str, said: str) -> None:
-        """How a scene is going, where no bar can move."""
-        if not self._console.is_terminal:
+        """What a scene is doing, where no line can change."""
+        if not self._moves:
             self.note(name, said, _UNDER_WAY)
 
 
@@ -91,7 +95,8 @@ class Scene:
         self._progress = progress
         self._name = name
         self._task = progress.add_task(f"{name:<{_NAME_WIDTH}}", total=None, said="")
-        self._began_s = self._told_s = time.monotonic()
+        self._began_s = time.monotonic()
+        self._step = ""
 
     @property
     def elapsed_s(self) -> float:
@@ -101,9 +106,13 @@ class Scene:
         """How it is going; `done` is the share of the whole, where that is known."""
         total = None if done is None else 1.0
         self._progress.update(self._task, total=total, completed=min(done or 0.0, 1.0), said=said)
-        if time.monotonic() - self._told_s > _PLAIN_EACH_S:
-            self._told_s = time.monotonic()
-            self._stage.plain(self._name, said)
+
+    def step(self, doing: str) -> None:
+        """What it is doing, and for how long; where no line can change, a line when that is something new."""
+        self.tell(f"{doing}, {self.elapsed_s:.0f} s")
+        if doing != self._step:
+            self._step = doing
+            self._stage.plain(self._name, doing)
 
     def end(self, said: str) -> None:
         self._progress.remove_task(self._task)

@@ -21,6 +21,7 @@ from leveret.cli.demo.topology import LAKE, REJECTS
 if TYPE_CHECKING:
     from leveret.audit.findings import Findings
 
+STARTING: Final = "Spark is starting; that may take a minute where it was not started lately"
 NOT_JSON: Final = "is not JSON, or does not fit the schema"
 """As the pipeline says of each body that does not parse."""
 UNPAID: Final = "the amount is below 0"
@@ -103,14 +104,19 @@ class Pipeline:
         words = ("leveret", "pipeline", "run", self._file, "--once", "--json")
         return await processes.start("pipeline", *words, environment=_JAVA)
 
-    def told(self) -> str:
-        """How far it is."""
+    def doing(self) -> str:
+        """What Spark is doing: starting, or working on messages."""
         try:
             status = json.loads((self._checkpoint / "status.json").read_bytes())
         except FileNotFoundError:
-            return "Spark is being started"
-        if not status["batches"]:
-            return "Spark has not ended its first batch"
+            return STARTING
+        if status["state"] == "starting":
+            return STARTING
+        return "Spark writes orders to a table"
+
+    def told(self) -> str:
+        """How many messages it has taken."""
+        status = json.loads((self._checkpoint / "status.json").read_bytes())
         return f"{status['messages']:,} messages, {status['rejected']:,} of them rejected"
 
     def written(self) -> Counter[int]:
@@ -144,6 +150,12 @@ class Audit:
     async def start(self, processes: Processes, url: str, table: Path) -> Started:
         words = ("--url", url, "--out", self._out, "--table", table, "--master", "local[2]", "--json")
         return await processes.start("audit", "leveret", "audit", *words, environment=_JAVA)
+
+    def doing(self) -> str:
+        """What Spark is doing: starting, or reading; it marks its directory when it reads."""
+        from leveret.audit.places import MARK
+
+        return "Spark reads logs and journals" if (self._out / MARK).exists() else STARTING
 
     def findings(self) -> Findings:
         from leveret.audit.findings import Findings

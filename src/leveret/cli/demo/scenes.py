@@ -242,13 +242,13 @@ class Play:
     async def _pipe(self) -> None:
         scene = self._stage.scene("pipeline")
         job = await self._pipeline.start(self._processes, self._broker.url)
-        await self._wait_for(job, scene, self._pipeline.told)
+        await self._wait_for(job, scene, self._pipeline.doing)
         scene.end(f"{self._pipeline.told()}; Spark has written a table of {self._pipeline.days()} days")
 
     async def _account(self) -> Any:
         scene = self._stage.scene("audit")
         job = await self._audit.start(self._processes, self._broker.url, self._pipeline.table)
-        await self._wait_for(job, scene, lambda: "Spark reads logs and journals", codes=(0, 1))
+        await self._wait_for(job, scene, self._audit.doing, codes=(0, 1))
         try:
             findings = self._audit.findings()
         except FileNotFoundError:
@@ -258,7 +258,7 @@ class Play:
         return findings
 
     async def _wait_for(
-        self, job: Started, scene: Scene, said: Callable[[], str], codes: tuple[int, ...] = (0,)
+        self, job: Started, scene: Scene, doing: Callable[[], str], codes: tuple[int, ...] = (0,)
     ) -> None:
         waiting = asyncio.create_task(jobs.ended(job, codes=codes))
         stop_s = time.monotonic() + _SPARK_S
@@ -266,7 +266,7 @@ class Play:
             while not waiting.done():
                 if time.monotonic() > stop_s:
                     raise SceneFailed(f"the {job.name} took longer than {_SPARK_S:g} s{job.last_words()}")
-                scene.tell(f"{said()}, {scene.elapsed_s:.0f} s")
+                scene.step(doing())
                 await asyncio.wait((waiting,), timeout=_LOOK_S)
             waiting.result()
         finally:

@@ -31,7 +31,7 @@ class Answers:
         self._reading = Reading()
 
     def to(self, user: str, request: actions.Request) -> actions.Answer:
-        """Does what is asked, or says why not."""
+        """Carry out the request of a user; return its answer, or the refusal with its reason."""
         try:
             self._broker.flush()
             return self._do(self._user(user), request)
@@ -60,7 +60,7 @@ class Answers:
         _check_same(found, log_id)
         return found.log
 
-    def _do(self, user: User, request: actions.Request) -> actions.Answer:
+    def _do(self, user: User, request: actions.Request) -> actions.Answer:  # noqa: C901  # one case per request
         match request:
             case (
                 actions.Locate()

@@ -161,7 +161,7 @@ class FlightEndpoint:
                     number, question = wire.read_question(await _read_frame(reader))
                     try:
                         self._answer(number, question, writer)
-                    except Exception:  # ours: one request must not cost the others their answers
+                    except Exception:  # noqa: BLE001  # one request must not cost the others their answers
                         writer.write(wire.frame(number, _failed()))
             except (asyncio.IncompleteReadError, ConnectionError):
                 pass
@@ -225,7 +225,7 @@ class FlightEndpoint:
             reply: wire.Reply = wire.Viewed(pickle.dumps(found.view()))
         except (AmqpError, StorageError) as error:
             reply = wire.Answered(actions.encode(refused(error)))
-        except Exception:  # ours: the caller must not wait for an answer that never comes
+        except Exception:  # noqa: BLE001  # the caller must not wait for an answer that never comes
             reply = _failed()
         writer.write(wire.frame(number, reply))
 
@@ -243,7 +243,7 @@ class FlightEndpoint:
             )
         except (AmqpError, StorageError) as error:
             reply = wire.Answered(actions.encode(refused(error)))
-        except Exception:  # ours, as in `_view`
+        except Exception:  # noqa: BLE001  # the caller must not wait for an answer that never comes
             reply = _failed()
         writer.write(wire.frame(number, reply))
 
@@ -253,7 +253,7 @@ class FlightEndpoint:
 
 
 class _NotListening(OSError):
-    """It said why: somebody may have the port."""
+    """The Flight process could not listen on its port. The error has the reason."""
 
 
 def _failed() -> wire.Answered:

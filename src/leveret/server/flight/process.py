@@ -35,6 +35,7 @@ import pyarrow.compute as pc
 from pyarrow import flight
 
 from leveret.flight import actions, schemas, tickets
+from leveret.server.binding import bind
 from leveret.server.flight import wire
 from leveret.server.flight.pictures import Pictures
 from leveret.storage import events
@@ -180,7 +181,7 @@ class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
             return actions.Refused(541, f"no picture of the store can be taken: {error.message}", error.hint)
         except OSError as error:
             return actions.Refused(541, f"no picture of the store can be taken: {error}")
-        damage = [str(each) for each in kept.damage]
+        damage = [(each.file, each.position, each.offset, each.what) for each in kept.damage]
         return actions.Taken(kept.picture.encode(), kept.taken_us, reply.round_trips_us, damage)
 
     def list_actions(self, context: Any) -> list[tuple[str, str]]:
@@ -371,6 +372,8 @@ def main() -> None:
     broker = BrokerLine(line)
     with suppress(OSError, flight.FlightUnavailableError):  # the broker may be killed at any time
         try:
+            for bound in bind(settings["host"], settings["port"]):  # gRPC says why not in lines of its own
+                bound.close()
             server = FlightProcess(settings, broker)
         except (OSError, pa.ArrowException) as error:
             broker.tell(wire.Failed(str(error)))

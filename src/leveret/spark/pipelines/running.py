@@ -16,7 +16,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from leveret.spark import check_java, quiet, register, values
+from leveret.spark import check_java, quiet, register, shielding, values
 from leveret.spark.endpoint import find
 from leveret.spark.errors import SparkSideError
 from leveret.spark.options import SourceOptions
@@ -37,7 +37,7 @@ _LENIENT: Final = {"spark.sql.ansi.enabled": "false"}
 
 @contextmanager
 def session(declared: Declaration, *, log_level: str = "OFF") -> Iterator[SparkSession]:
-    """One of its own, which ends with it; or the one that is there, which stays.
+    """Yield the active Spark session, or make one for this pipeline and stop it at the end.
 
     With the interpreter that runs here, where Spark runs here; on a cluster the workers have their own.
     """
@@ -53,7 +53,8 @@ def session(declared: Declaration, *, log_level: str = "OFF") -> Iterator[SparkS
     for name, value in settings.items():
         builder = builder.config(name, value)
     try:
-        spark = builder.getOrCreate()
+        with shielding.from_sigterm():
+            spark = builder.getOrCreate()
         register(spark)
     except SPARK_FAILED as error:
         hint = "Java has said more, above; do the packages, jars, conf and master of [spark] fit?"

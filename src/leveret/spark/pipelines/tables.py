@@ -76,7 +76,7 @@ class Table:
     """`Table.at("/lake/orders").batches()`."""
 
     def __init__(self, files: fs.FileSystem, root: str, *, path: str, shown: str) -> None:
-        self._files = files
+        self.files = files
         self._root = root.rstrip("/")
         self._path = path.rstrip("/")
         self.shown = shown
@@ -92,10 +92,14 @@ class Table:
     @property
     def kind(self) -> str:
         """Of its file system: local, hdfs, s3, ..."""
-        return str(self._files.type_name)
+        return str(self.files.type_name)
 
     def spark_path(self, folder: str = "") -> str:
         return f"{self._path}/{folder}".rstrip("/")
+
+    def folder(self, folder: str) -> str:
+        """Return the path of a folder in `files`."""
+        return f"{self._root}/{folder}".rstrip("/")
 
     def batches(self, *, last: int | None = None) -> list[Batch]:
         """Those that are whole, in their order, each row in one of them; none after the last, if given."""
@@ -113,7 +117,7 @@ class Table:
         numbers = [name.removeprefix(f"{BATCH}=") for name in self._folders(base)]
         paths = [f"{self._root}/{base}/{BATCH}={number}/{_WHOLE}" for number in numbers]
         with self._failing("read"):
-            infos = self._files.get_file_info(paths)
+            infos = self.files.get_file_info(paths)
         found = zip(numbers, infos, strict=True)
         return [
             Batch(int(number), base, info.mtime_ns or 0)
@@ -146,7 +150,7 @@ class Table:
         path = f"{self._root}/{folder}".rstrip("/")
         with self._failing("read"):
             selector = fs.FileSelector(path, allow_not_found=True, recursive=recursive)
-            return list(self._files.get_file_info(selector))
+            return list(self.files.get_file_info(selector))
 
     # swaps
 
@@ -185,7 +189,7 @@ class Table:
 
     def move(self, old: str, new: str) -> None:
         with self._failing("changed"):
-            self._files.move(f"{self._root}/{old}", f"{self._root}/{new}")
+            self.files.move(f"{self._root}/{old}", f"{self._root}/{new}")
 
     def sync(self, folder: str) -> None:
         self.place.sync(folder)
@@ -196,7 +200,7 @@ class Table:
     def _delete(self, folder: str) -> None:
         with self._failing("cleared"):
             try:
-                self._files.delete_dir(f"{self._root}/{folder}")
+                self.files.delete_dir(f"{self._root}/{folder}")
             except FileNotFoundError:
                 return
 

@@ -1,0 +1,100 @@
+"""Looking into a queue: a consumer with `x-peek` is shown what is ready, and nothing about it changes.
+
+Owns how far one consumer has looked, for each priority of the queue. Nothing is taken: there is no delivery
+count, no redelivered flag, no entry in the journal, and the queue does not count it among its consumers. An
+ack, or a nack with requeue, only makes room for more. The rule: the cursor of the queue is never written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from leveret.amqp.errors import PreconditionFailed
+from leveret.broker import expiry, weighing
+from leveret.broker.feed import TURN_BYTES
+from leveret.broker.read_only import ReadOnlySource
+from leveret.storage.offsets import Range
+from leveret.storage.records import Record
+
+if TYPE_CHECKING:
+    from leveret.broker.consumer import Consumer
+    from leveret.broker.queue import Queue
+
+ARGUMENT: Final = "x-peek"
+_BATCH: Final = 256
+
+
+class Peek(ReadOnlySource):
+    """`Peek(queue)`; the consumer is attached when it is there."""
+
+    def __init__(self, queue: Queue) -> None:
+        super().__init__(queue.broker, queue.vhost, queue.name)
+        self.queue = queue
+        self.consumer: Consumer | None = None
+        self.prioritised = queue.prioritised
+        self._positions = [0] * (queue.progress.priorities + 1)
+        """For each priority: below this offset everything was shown that was ready then."""
+
+    def __str__(self) -> str:
+        return str(self.queue)
+
+    def run(self) -> None:
+        handed_bytes = 0
+        while self.consumer is not None and not self.queue.deleted:
+            credit = self.consumer.credit
+            if not credit:
+                return
+            if handed_bytes >= TURN_BYTES:
+                self.broker.wake_later(self)
+                return
+            records = self._next(min(credit, _BATCH))
+            if not records:
+                return
+            handed_bytes += sum(len(record.body) + len(record.header) for record in records)
+            self.consumer.channel.deliver(self.consumer, records)
+
+    def _next(self, count: int) -> list[Record]:
+        """Return up to `count` messages that were not shown, those of the highest priority first."""
+        for priority in reversed(range(len(self._positions))):
+            while ranges := self._ready(priority, count):
+                self._positions[priority] = ranges[-1][1]
+                if alive := self._alive(self.queue.log.read(ranges)):
+                    return alive
+        return []
+
+    def _ready(self, priority: int, count: int) -> list[Range]:
+        progress, position = self.queue.progress, self._positions[priority]
+        if count > 1:
+            count = weighing.within(self.queue.log, progress.ready_of(priority, position), count, TURN_BYTES)
+        return weighing.first(progress.ready_of(priority, position), count)
+
+    def _alive(self, records: list[Record]) -> list[Record]:
+        """Leave out what has expired and waits behind a message that lives longer."""
+        if not self.queue.may_expire:
+            return records
+        now_us = self.broker.turn_us
+        due_us = ((record, expiry.due_us(self.queue, record)) for record in records)
+        return [record for record, due in due_us if due is None or due >= now_us]
+
+    def redelivered(self, records: Sequence[Record]) -> list[bool]:
+        return self.queue.redelivered(records)
+
+    def headers(self, records: Sequence[Record], plain: tuple[bytes, ...]) -> Sequence[bytes]:
+        return self.queue.headers(records, plain)
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        self.consumer = None
+        self.queue.peeks.pop(self, None)
+
+    def end(self) -> None:
+        """The queue was deleted: the consumer is told."""
+        if self.consumer is not None:
+            self.consumer.channel.consumer_lost(self.consumer)
+            self.remove_consumer(self.consumer)
+
+    def check_return(self, *, requeue: bool) -> None:
+        if not requeue:
+            raise PreconditionFailed(
+                f"a consumer with '{ARGUMENT}' only looks at {self.queue}: it can't reject messages"
+            )

@@ -1,0 +1,120 @@
+"""Requests with direct replies: publish a request, wait for its reply on the same channel.
+
+    async with Requester(connection) as requester:
+        reply = await requester.request({"article": 7}, "prices")
+        print(reply.value)
+
+Owns which reply belongs to which request, and how long one waits. Publishing, with receipts, is left to a
+`Publisher` of its own, whose channel takes the replies (`Replies`). The rule: each request ends, by its
+timeout at the latest, with a reply or an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from itertools import count
+from types import TracebackType
+from typing import Any, Self, Unpack
+
+from leveret.client.codecs import Codecs
+from leveret.client.connection import Connection
+from leveret.client.delivery import Delivery
+from leveret.client.errors import ClientError, Closed, ConnectionLost, NoReply
+from leveret.client.message import Properties
+from leveret.client.publisher import TIMEOUT_S, Publisher
+from leveret.client.replies import REPLY_TO, Replies
+
+
+@dataclass(slots=True)
+class _Request:
+    reply: asyncio.Future[Delivery]
+    published: bool = False
+    """The broker has confirmed it: it is not sent again, and its reply goes to the channel of now."""
+
+
+class Requester:
+    """`reply = await requester.request(body, "queue")`."""
+
+    def __init__(
+        self, connection: Connection, *, timeout_s: float = TIMEOUT_S, codecs: Codecs | None = None
+    ) -> None:
+        codecs = codecs or Codecs()
+        self._timeout_s = timeout_s
+        self._open: dict[str, _Request] = {}
+        self._numbers = count(1)
+        replies = Replies(codecs, came=self._came, moved=self._moved)
+        self.publisher = Publisher(connection, timeout_s=timeout_s, codecs=codecs, replies=replies)
+        """Its own, for its counters; also for messages without a reply."""
+
+    async def __aenter__(self) -> Self:
+        self.publisher.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Ends the requests that wait for a reply with `Closed`."""
+        self._fail(list(self._open.values()), Closed("the requester was closed"))
+        await self.publisher.close()
+
+    async def request(
+        self,
+        body: Any,
+        routing_key: str = "",
+        *,
+        exchange: str = "",
+        timeout_s: float | None = None,
+        **said: Unpack[Properties],
+    ) -> Delivery:
+        """Publish a request and return its reply, which needs no ack.
+
+        Raises what `Receipt.check` raises if the request was not stored, `NoReply` if none came in time, and
+        `ConnectionLost` if the connection ended before the reply: it can't come any more.
+        """
+        if "reply_to" in said or "correlation_id" in said:
+            raise ValueError("reply_to and correlation_id of a request are the requester's own")
+        limit_s = self._timeout_s if timeout_s is None else timeout_s
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + limit_s
+        name = f"{self.publisher.producer}-request-{next(self._numbers)}"
+        request = self._open[name] = _Request(loop.create_future())
+        said["reply_to"], said["correlation_id"] = REPLY_TO, name
+        try:
+            receipt = await self.publisher.publish(
+                body, routing_key, exchange=exchange, timeout_s=limit_s, **said
+            )
+            if not request.reply.done():
+                receipt.check()
+            request.published = True
+            async with asyncio.timeout_at(deadline_s):
+                return await request.reply
+        except TimeoutError:
+            raise NoReply(f"no reply to request {name} came in {limit_s:g} s") from None
+        finally:
+            del self._open[name]
+            if request.reply.done() and not request.reply.cancelled():
+                request.reply.exception()  # seen
+
+    def _came(self, replies: list[Delivery]) -> None:
+        """A reply that nobody waits for any more is dropped."""
+        for reply in replies:
+            try:
+                request = self._open.get(reply.correlation_id or "")
+            except ClientError:
+                continue  # its properties can't be read
+            if request is not None and not request.reply.done():
+                request.reply.set_result(reply)
+
+    def _moved(self) -> None:
+        """Replies to what was published on the channel before are lost with it."""
+        lost = [request for request in self._open.values() if request.published]
+        self._fail(lost, ConnectionLost("the connection ended before the reply came"))
+
+    def _fail(self, requests: list[_Request], error: ClientError) -> None:
+        for request in requests:
+            if not request.reply.done():
+                request.reply.set_exception(error)

@@ -1,0 +1,89 @@
+"""The data of a real broker that was used: thousands of messages, of which something became.
+
+`orders` is audited: its first half is consumed and acked one by one, some messages are rejected to `dead`,
+one is held, the rest waits; in `brief` all expire. `plain` is not audited. Bodies name their numbers.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from leveret.testing.broker import Broker
+from tests.semantics.client import Channel, Client
+
+MESSAGES = 2000
+AT_ONCE = 250
+CONSUMED = 1000
+REJECTED = (100, 300, 500)
+REQUEUED = (7, 8)
+EXPIRED = 5
+RETURNED = 3
+AUDITED = {"x-audit-window": 3_600_000}
+
+
+@dataclass(frozen=True)
+class SampleData:
+    """Directories: of the broker as if it had been killed, and after it was stopped."""
+
+    killed: Path
+    stopped: Path
+    held: int
+    """The offset of the message that a consumer had in hand when it was killed."""
+
+
+def body_of(number: int) -> str:
+    return f"order {number:06d}."
+
+
+def make(place: Path) -> SampleData:
+    data = place / "data"
+    with Broker(data) as broker:
+        client = Client(broker.port)
+        channel = client.channel().confirm_select()
+        _declare(channel)
+        for first in range(0, MESSAGES, AT_ONCE):
+            channel.publish_confirmed("orders", *map(body_of, range(first, first + AT_ONCE)))
+        channel.publish_confirmed("plain", "one", "two")
+        _consume(client.channel())
+        channel.publish_confirmed("brief", *["old"] * EXPIRED)
+        broker.wait_until_depth("dead", len(REJECTED) + EXPIRED)
+        for _ in range(RETURNED):
+            channel.publish("nowhere", "m", exchange="checked", mandatory=True)
+        channel.quiet()
+        broker.call(broker.server.broker.store.checkpoint)
+        channel.publish_confirmed("orders", body_of(MESSAGES))
+        holder = client.channel()
+        holder.qos(1)
+        holder.consume("orders", "holder")
+        broker.wait_until_unacked("orders", 1)
+        broker.call(broker.server.broker.store.sync)
+        shutil.copytree(data, place / "killed")
+        client.vanish()
+        broker.wait_until_unacked("orders", 0)
+    return SampleData(place / "killed", data, CONSUMED)
+
+
+def _declare(channel: Channel) -> None:
+    dead = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    channel.declare("orders", arguments={**AUDITED, **dead})
+    channel.declare("dead", arguments=AUDITED)
+    channel.declare("brief", arguments={**AUDITED, **dead, "x-message-ttl": 1})
+    channel.declare("plain")
+    channel.exchange("checked")
+
+
+def _consume(channel: Channel) -> None:
+    """One at a time, so that each has its entries."""
+    for _ in range(CONSUMED + len(REQUEUED)):
+        got = channel.get("orders")
+        assert got is not None
+        number = int(got.text[6:12])
+        if number in REJECTED:
+            channel.nack(got.tag, requeue=False)
+        elif number in REQUEUED and not got.redelivered:
+            channel.nack(got.tag)
+        else:
+            channel.ack(got.tag)
+    channel.quiet()

@@ -1,0 +1,20 @@
+"""Alarms of the broker: what counts as low on memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from leveret.server.alarms import measured
+
+
+def test_memory_that_was_freed_and_kept_is_given_back_before_anybody_is_held_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resident = [900]
+    monkeypatch.setattr("leveret.server.alarms._resident_bytes", lambda page_bytes: resident[0])
+    monkeypatch.setattr("leveret.server.alarms.give_back", lambda: resident.__setitem__(0, resident[0] - 300))
+    measure = measured(str(tmp_path), memory_max_bytes=500)
+    assert measure().memory, "600 are still too many"
+    assert not measure().memory

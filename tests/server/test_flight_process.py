@@ -1,0 +1,140 @@
+"""The Flight process where it begins and where its broker ends: clients come at any time, and try again."""
+
+from __future__ import annotations
+
+import base64
+import select
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from pyarrow import flight
+
+from leveret.flight import actions
+from leveret.server.flight import process, wire
+from leveret.server.flight.process import BrokerLine, FlightProcess
+from leveret.testing.broker import Broker
+from tests.processes import WAIT_S
+from tests.server.flight_client import Bulk
+
+LOGIN = wire.Login("guest", b"guest", True)
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """The line's, and the broker's."""
+    ours, brokers = socket.socketpair()
+    with ours, brokers:
+        brokers.settimeout(WAIT_S)
+        yield ours, brokers
+
+
+def next_question(end: socket.socket) -> tuple[int, wire.Question]:
+    size = wire.LENGTH.unpack(end.recv(wire.LENGTH.size, socket.MSG_WAITALL))[0]
+    return wire.read_question(end.recv(size, socket.MSG_WAITALL))
+
+
+def test_the_broker_hears_that_the_process_is_ready_before_anybody_asks_it_anything(ends):
+    ours, brokers = ends
+    line = BrokerLine(ours)
+    asking = threading.Thread(target=lambda: line.ask(LOGIN), daemon=True)
+    asking.start()
+    assert not select.select([brokers], [], [], 0.2)[0]
+
+    line.tell(wire.Ready(4711))
+    assert next_question(brokers) == (0, wire.Ready(4711))
+    number, question = next_question(brokers)
+    assert question == LOGIN
+
+    threading.Thread(target=line.listen, daemon=True).start()
+    brokers.sendall(wire.frame(number, wire.LoggedIn(True)))
+    asking.join(WAIT_S)
+    assert not asking.is_alive()
+
+
+def test_who_asks_for_a_broker_that_is_gone_is_told_to_try_again(ends):
+    """The process ends then too; a call may come in between."""
+    ours, brokers = ends
+    line = BrokerLine(ours)
+    line.tell(wire.Ready(4711))
+    brokers.close()
+    with pytest.raises(flight.FlightUnavailableError):
+        line.ask(LOGIN)
+
+
+def test_nobody_is_served_by_a_process_that_is_not_complete(ends, tmp_path, monkeypatch):
+    """What it takes is there before its port is: here a client knocks while its pictures are made."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    said: list[Exception] = []
+
+    class Knocking(process.Pictures):
+        def __init__(self, directory: str) -> None:
+            super().__init__(directory)
+            said.append(knock(port))
+
+    monkeypatch.setattr(process, "Pictures", Knocking)
+    server = FlightProcess(settings(tmp_path, port), BrokerLine(ends[0]))
+    try:
+        assert [type(each) for each in said] == [flight.FlightUnavailableError]
+    finally:
+        server.shutdown()
+
+
+def knock(port: int) -> Exception:
+    login = b"Basic " + base64.b64encode(b"guest:guest")
+    options = flight.FlightCallOptions(timeout=2.0, headers=[(b"authorization", login)])
+    with (
+        flight.FlightClient(f"grpc://127.0.0.1:{port}") as client,
+        pytest.raises(flight.FlightError) as refused,
+    ):
+        list(client.do_action(flight.Action("leveret", b""), options))
+    return refused.value
+
+
+def settings(directory: Path, port: int) -> dict[str, object]:
+    listens = {"host": "127.0.0.1", "port": port, "tls_certificate": None, "tls_key": None}
+    return {"directory": str(directory), "message_max_bytes": 1 << 20, **listens}
+
+
+@pytest.mark.real
+def test_a_process_that_says_something_unreadable_is_started_again(tmp_path, monkeypatch, caplog):
+    """Whoever asks then has an answer, in place of waiting for one that never comes."""
+    with Broker(tmp_path / "data", flight=True) as broker:
+        first, read = broker.endpoint.pid, wire.read_question
+
+        def read_once(body: bytes) -> tuple[int, wire.Question]:
+            monkeypatch.setattr(wire, "read_question", read)
+            raise msgspec.ValidationError("not like this")
+
+        monkeypatch.setattr(wire, "read_question", read_once)
+        with pytest.raises(flight.FlightError):
+            Bulk(broker.endpoint.port).ask(actions.Snapshot("/", "q"))
+        deadline_s = time.monotonic() + WAIT_S
+        while not answered(broker.endpoint.port):
+            assert time.monotonic() < deadline_s
+            time.sleep(0.05)
+        assert broker.endpoint.pid != first
+    assert "said something that can't be read" in caplog.text
+
+
+def answered(port: int) -> bool:
+    try:
+        return Bulk(port).ask(actions.Snapshot("/", "q")).code == 404
+    except flight.FlightError:
+        return False
+
+
+@pytest.mark.real
+def test_a_port_that_the_process_of_a_killed_broker_still_has_is_waited_for(tmp_path):
+    with Broker(tmp_path / "data", flight=True) as broker:
+        port = broker.endpoint.port
+        broker.stop()
+        with socket.create_server(("127.0.0.1", port)) as taken:
+            threading.Timer(0.5, lambda: taken.shutdown(socket.SHUT_RDWR) or taken.close()).start()
+            broker.start()
+        assert broker.endpoint.port == port
