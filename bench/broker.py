@@ -69,7 +69,7 @@ class Contender:
         self._lengths: dict[str, int] = {}
 
     def plays(self, scenario: Scenario) -> bool:
-        return self.name != "sink" or scenario.run.kind != "transactions"
+        return self.name != "sink" or scenario.run.kind not in ("transactions", "apart")
 
     def run(self, scenario: Scenario) -> Measured:
         if scenario.name not in self._lengths:
@@ -88,6 +88,8 @@ def contenders(chosen: argparse.Namespace, profile: Path | None) -> Iterator[lis
         wanted.append(RabbitMQ)
     if not chosen.rabbitmq_only:
         wanted.append(lambda: Leveret(profile))
+    if chosen.beside:
+        wanted.append(lambda: Leveret(source=chosen.beside))
     seconds = 0.5 if chosen.quick else 2.0
     with ExitStack() as stack:
         found = []
@@ -129,7 +131,8 @@ def attempt(contender: Contender, scenario: Scenario) -> Measured:
 def brief(result: Measured) -> str:
     if "error" in result:
         return f"FAILED: {result['error']}"
-    return f"{result['rate']:,.0f}/s, broker {result['broker_cpu_us']:.2f} µs a message"
+    behind = f", consumers end at {result['behind']:.2f}" if "behind" in result else ""
+    return f"{result['rate']:,.0f}/s, broker {result['broker_cpu_us']:.2f} µs a message{behind}"
 
 
 def progress(text: str) -> None:
@@ -159,6 +162,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help="5, or 1 with --quick or --profile")
     parser.add_argument("--leveret-only", action="store_true", help="results are not kept")
     parser.add_argument("--rabbitmq-only", action="store_true", help="results are not kept")
+    parser.add_argument("--beside", type=Path, metavar="DIR", help="measure the leveret in this folder, too")
     parser.add_argument("--profile", action="store_true", help="Leveret alone, under cProfile")
     parser.add_argument("--json", action="store_true", help="print the results as JSON, not as a table")
     return parser.parse_args()

@@ -10,6 +10,7 @@ disturbs least.
 from __future__ import annotations
 
 import json
+import os
 import select
 import socket
 import struct
@@ -40,7 +41,7 @@ class Run:
     """One measured run: what kind of traffic, and how much of it."""
 
     kind: str
-    """stream, one_at_a_time, stamped, transactions or paced."""
+    """stream, apart, one_at_a_time, stamped, transactions or paced."""
     messages: int
     shape: Shape = field(default_factory=Shape)
     confirms: bool = True
@@ -59,7 +60,8 @@ class Run:
     @property
     def messages_each(self) -> int:
         """Of one publishing connection."""
-        return self.messages if self.kind in ("stream", "paced") else self.messages // self.connections
+        single = self.kind in ("stream", "apart", "paced")
+        return self.messages if single else self.messages // self.connections
 
     @classmethod
     def from_json(cls, data: dict[str, object]) -> Run:
@@ -100,22 +102,53 @@ def stream(target: Target, run: Run, load: Load) -> Figures:
     return {"seconds": seconds, "rate": run.messages / seconds, **measured.per_message(run.messages)}
 
 
-def pump(run: Run, publishing: Publishing, consuming: Consuming) -> None:
+def apart(target: Target, run: Run, load: Load) -> Figures:
+    """Publisher and consumer in processes of their own; only confirms hold the publisher back.
+
+    `behind` is the time of the last ack divided by that of the last confirm: 1 when consumers keep up.
+    """
+    publisher, consumer = target.connect(), target.connect()
+    publisher.confirm_select()
+    consumer.consume(target.queue, prefetch=run.prefetch, auto_ack=run.auto_ack)
+    cpu = Cpu(target.pid)
+    began = time.perf_counter()
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            pump(run, None, Consuming(consumer.socket, load, auto_ack=run.auto_ack))
+            os.write(writing, struct.pack("d", time.perf_counter()))
+        finally:
+            os._exit(0)
+    os.close(writing)
+    pump(run, Publishing(publisher.socket, load), None)
+    confirmed_s = time.perf_counter() - began
+    ended = os.read(reading, 8)
+    os.waitpid(child, 0)
+    if not ended:
+        raise Unexpected("the consumer gave up")
+    acked_s = struct.unpack("d", ended)[0] - began
+    consumer.socket.setblocking(True)
+    finish(consumer, target)
+    measured = cpu.spent()
+    publisher.socket.setblocking(True)
+    publisher.close()
+    consumer.close()
+    rates = {"rate": run.messages / acked_s, "confirm_rate": run.messages / confirmed_s}
+    return {**rates, "behind": acked_s / confirmed_s, **measured.per_message(run.messages)}
+
+
+def pump(run: Run, publishing: Publishing | None, consuming: Consuming | None) -> None:
     """Runs until everything is confirmed and acked; sends whenever the windows and the socket have room."""
-    ends: dict[int, Publishing | Consuming] = {
-        publishing.socket.fileno(): publishing,
-        consuming.socket.fileno(): consuming,
-    }
+    ends = {end.socket.fileno(): end for end in (publishing, consuming) if end is not None}
     interest = dict.fromkeys(ends, select.EPOLLIN)
     with select.epoll() as poll:
         for number, end in ends.items():
             end.socket.setblocking(False)
             poll.register(number, select.EPOLLIN)
-        while consuming.acked < run.messages or (run.confirms and publishing.confirms.count < run.messages):
-            room = consuming.delivered + run.backlog
-            if run.confirms:
-                room = min(room, publishing.confirms.count + run.window)
-            publishing.allow(room)
+        while not is_done(run, publishing, consuming):
+            if publishing is not None:
+                publishing.allow(room(run, publishing, consuming))
             for number, end in ends.items():
                 wanted = select.EPOLLIN | (select.EPOLLOUT if end.wants_to_send else 0)
                 if wanted != interest[number]:
@@ -123,12 +156,30 @@ def pump(run: Run, publishing: Publishing, consuming: Consuming) -> None:
                     poll.modify(number, wanted)
             events = poll.poll(STALL_S)
             if not events:
-                raise Stall(f"{publishing.confirms.count} confirmed, {consuming.delivered} delivered")
+                confirmed = publishing.confirms.count if publishing is not None else 0
+                delivered = consuming.delivered if consuming is not None else 0
+                raise Stall(f"{confirmed} confirmed, {delivered} delivered")
             for number, event in events:
                 if event & ~select.EPOLLOUT:
                     ends[number].receive()
                 if ends[number].wants_to_send:
                     ends[number].send()
+
+
+def is_done(run: Run, publishing: Publishing | None, consuming: Consuming | None) -> bool:
+    if consuming is not None and consuming.acked < run.messages:
+        return False
+    return publishing is None or not run.confirms or publishing.confirms.count >= run.messages
+
+
+def room(run: Run, publishing: Publishing, consuming: Consuming | None) -> int:
+    """How many messages may have been published by now."""
+    limits = [run.messages]
+    if consuming is not None:
+        limits.append(consuming.delivered + run.backlog)
+    if run.confirms:
+        limits.append(publishing.confirms.count + run.window)
+    return min(limits)
 
 
 def finish(consumer: Client, target: Target) -> None:
@@ -319,6 +370,7 @@ def percentiles(name: str, values: array[float]) -> dict[str, float]:
 
 KINDS: dict[str, Callable[[Target, Run, Load], Figures]] = {
     "stream": stream,
+    "apart": apart,
     "one_at_a_time": one_at_a_time,
     "stamped": stamped,
     "transactions": transactions,

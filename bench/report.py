@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 Runs = Mapping[str, list[dict[str, Any]]]
-FIGURES = ("rate", "broker_cpu_us", "generator_cpu_us", "others_cpu_share")
+FIGURES = ("rate", "behind", "broker_cpu_us", "generator_cpu_us", "others_cpu_share")
 LATENCIES = tuple(f"{of}_{mark}_us" for of in ("confirm", "delivery") for mark in ("p50", "p99", "p999"))
 THROUGHPUT = [
     *("messages/s", "RabbitMQ", "Leveret", "ratio", "ceiling"),
@@ -47,7 +47,14 @@ def factor(results: Mapping[str, Any], over: str, under: str, broker: str) -> fl
 
 
 def report(results: Mapping[str, Any]) -> str:
-    parts = [throughput(results), transactions(results), latency(results), failures(results)]
+    parts = [
+        throughput(results),
+        beside(results),
+        balance(results),
+        transactions(results),
+        latency(results),
+        failures(results),
+    ]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -73,6 +80,27 @@ def throughput(results: Mapping[str, Any]) -> str:
         )
     note = "ceiling: against a sink; generator: its CPU µs there; others busy: cores used by other processes"
     return f"{table(rows)}\n{note}"
+
+
+def beside(results: Mapping[str, Any]) -> str:
+    """Leveret against the older code of `--beside`, in the same rounds."""
+    rows = [["Leveret against the code before", "rate", "CPU"]]
+    for each in results.values():
+        runs = each["runs"]
+        rate = ratio(runs, "leveret", "before", "rate")
+        cpu = ratio(runs, "before", "leveret", "broker_cpu_us")
+        if rate and cpu:
+            rows.append([each["title"], f"{rate:.2f}x", f"{cpu:.2f}x"])
+    return table(rows) if len(rows) > 1 else ""
+
+
+def balance(results: Mapping[str, Any]) -> str:
+    rows = [["time of the last ack / of the last confirm", "RabbitMQ", "Leveret", "before"]]
+    for each in results.values():
+        found = [each["medians"].get(name, {}).get("behind") for name in ("rabbitmq", "leveret", "before")]
+        if any(found):
+            rows.append([each["title"], *(number(value, 2) for value in found)])
+    return table(rows) if len(rows) > 1 else ""
 
 
 def transactions(results: Mapping[str, Any]) -> str:

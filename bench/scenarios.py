@@ -54,6 +54,11 @@ SCENARIOS = [
         "transient, confirmed, acked each",
         replace(STREAM, shape=Shape(mode=TRANSIENT)),
     ),
+    Scenario(
+        "apart",
+        "same, consumer in a process of its own",
+        replace(STREAM, kind="apart", shape=Shape(mode=TRANSIENT), window=1_000, prefetch=300),
+    ),
     Scenario("one-at-a-time", "20 clients, persistent, one at a time", Run("one_at_a_time", messages=2_000)),
     Scenario("transactions", "20 clients, persistent, one per tx", Run("transactions", messages=200)),
     Scenario(

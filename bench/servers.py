@@ -20,7 +20,7 @@ import tempfile
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import ClassVar, Self
+from typing import Self
 
 from bench.peer import Client, Unexpected
 
@@ -37,7 +37,7 @@ class Missing(Exception):
 class Server:
     """One process that speaks AMQP; subclasses say how it is started."""
 
-    name: ClassVar[str]
+    name: str
     host = "127.0.0.1"
     port: int
 
@@ -159,9 +159,17 @@ class Leveret(Server):
     script = Path(sys.executable).parent / "leveret"
 
     def __init__(
-        self, profile: Path | None = None, *, cpus: str | None = None, realtime: bool = False
+        self,
+        profile: Path | None = None,
+        *,
+        cpus: str | None = None,
+        realtime: bool = False,
+        source: Path | None = None,
     ) -> None:
+        """`source` is a folder with another `leveret` package: older code to compare with."""
         super().__init__()
+        self.source = source
+        self.name = "before" if source else "leveret"
         self.profile = profile
         self.cpus = cpus
         self.realtime = realtime
@@ -174,7 +182,10 @@ class Leveret(Server):
         serve = [str(self.script), "serve", "--port", "0", "--data-dir", str(self.directory / "data")]
         serve += [] if self.cpus is None else ["--cpus", self.cpus]
         errors = (self.directory / "errors").open("w")
-        self.wait_for_line(self.run([*before, *serve], stdout=subprocess.PIPE, stderr=errors))
+        environment = {**os.environ, "PYTHONPATH": str(self.source)} if self.source else None
+        self.wait_for_line(
+            self.run([*before, *serve], stdout=subprocess.PIPE, stderr=errors, env=environment)
+        )
 
     def stop(self) -> None:
         """What it had to complain about is shown."""

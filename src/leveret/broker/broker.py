@@ -31,6 +31,7 @@ from leveret.broker.definitions import (
     VhostRow,
 )
 from leveret.broker.feed import Source
+from leveret.broker.pacing import Pacing
 from leveret.broker.queue import Queue
 from leveret.broker.timers import Timers
 from leveret.broker.vhost import VirtualHost, row_of
@@ -98,6 +99,7 @@ class Broker:
         self.token = token
         self.timers = Timers()
         self.accounts = Accounts()
+        self.pacing: Pacing[Connection] = Pacing()
         self.counters = Counters()
         self.vhosts: dict[str, VirtualHost] = {}
         self.connections: dict[Connection, None] = {}
@@ -173,6 +175,9 @@ class Broker:
                 senders[position] = (channel, work.publish(queue, messages[first : first + count]))
                 first += count
             work.commit()
+        if queue.consumers:
+            publishers = [channel.connection for channel, _ in senders]
+            self.pacing.published(queue, sum(count for _, count in senders), publishers)
         self._note_unsynced(queue, start, senders)
 
     def owe(self, channel: Channel, count: int, *, durable: bool) -> None:
@@ -189,6 +194,10 @@ class Broker:
     def wake_later(self, source: Source) -> None:
         """The same, once what this turn has to say is written."""
         self._later[source] = None
+
+    def has_more_for(self, source: Source) -> bool:
+        """Return whether consumers of this source have credit that this turn could not use up."""
+        return source in self._later
 
     def stall(self, source: Source) -> None:
         """It can't hand out more until something is synced."""
@@ -261,6 +270,7 @@ class Broker:
             if not channel.closed:
                 channel.reply(method)
         self._notices.clear()
+        self.pacing.end_turn()
         self._release()
 
     @property
@@ -360,6 +370,10 @@ class Broker:
         connection = Connection(self, peer=peer, loopback=loopback)
         self.connections[connection] = None
         return connection
+
+    def forget_connection(self, connection: Connection) -> None:
+        self.connections.pop(connection, None)
+        self.pacing.forget(connection)
 
     def forget_channel(self, channel: Channel) -> None:
         self._waiting.pop(channel, None)

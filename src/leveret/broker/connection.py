@@ -143,6 +143,10 @@ class Connection:
     def running(self) -> bool:
         return self.state is State.RUNNING
 
+    @property
+    def has_consumers(self) -> bool:
+        return any(channel.consumers for channel in self.channels.values())
+
     def wake_consumers(self) -> None:
         """There may be room for deliveries again, from the next turn on."""
         for channel in self.channels.values():
@@ -337,7 +341,7 @@ class Connection:
             self._end_channels()
             self.state = State.CLOSED
             self.broker.flushed[self] = None
-        self.broker.connections.pop(self, None)
+        self.broker.forget_connection(self)
 
     def _end_channels(self) -> None:
         for number in list(self.channels):
@@ -365,7 +369,7 @@ class Connection:
             if self.state is not State.CLOSING:  # both sides close: our close-ok is still to come
                 self.state = State.CLOSED
                 self.leaves = True
-                self.broker.connections.pop(self, None)
+                self.broker.forget_connection(self)
         elif self.state is State.CLOSING:
             if isinstance(method, commands.Connection.CloseOk):
                 self.state = State.CLOSED

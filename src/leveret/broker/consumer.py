@@ -92,6 +92,11 @@ class Consumer:
         return self.room if channel.can_deliver and self.account not in channel.unannounced else 0
 
     @property
+    def window(self) -> int:
+        """How many unsettled messages it may hold in all."""
+        return min(self.prefetch or UNLIMITED, self.channel.prefetch or UNLIMITED)
+
+    @property
     def room(self) -> int:
         """How many more it may hold."""
         if self.no_ack:  # takes nothing of a shared limit, but waits while that is reached, as in RabbitMQ
@@ -187,6 +192,14 @@ class Consumers:
         for consumer in passed_over:
             self._step_aside(consumer)
         return found
+
+    def window_is_within(self, messages: int) -> bool:
+        """Return whether all consumers together may hold at most so many unsettled messages."""
+        for consumer in self._all:
+            messages -= UNLIMITED if consumer.no_ack else consumer.account.window
+            if messages < 0:
+                return False
+        return True
 
     def unblock(self, channel: Channel) -> None:
         """Consumers of this channel may have room again: they join the end of the line, in their order."""

@@ -154,6 +154,8 @@ class Feed(Source):
         self.consumers = consumers
         self.waiting_bytes = 0
         """Of the bodies that are ready or delayed; kept only where there is a limit of them."""
+        self.handed_out = 0
+        """How many messages consumers have been given in all, again or for the first time."""
         self._batch = 1
         """How many to take at once: more while they are small."""
 
@@ -281,6 +283,7 @@ class Feed(Source):
 
     def _hand_out(self, chosen: list[tuple[Consumer, int]], records: list[Record]) -> int:
         """Shares the records out in turns; returns how many bytes they have."""
+        self.handed_out += len(records)
         size = sum(len(record.body) + len(record.header) for record in records)
         fitting = TURN_BYTES * len(records) // (size + 1)
         most = PRIORITISED_MESSAGES_MAX if self.prioritised else TURN_MESSAGES_MAX
@@ -333,6 +336,13 @@ class Feed(Source):
         if self.progress.reasons.has(offset, self.lost_reason):
             headers[CONSUMER_LOST] = True
         return headers
+
+    def is_eager(self, taken: int) -> bool:
+        """Return whether consumers that just took so many messages could do with more at once.
+
+        They can if they took at least half of all that their prefetch allows, or if they have credit left.
+        """
+        return self.broker.has_more_for(self) or self.consumers.window_is_within(2 * taken)
 
     def room_again(self, consumer: Consumer) -> None:
         if consumer.blocked:

@@ -50,6 +50,7 @@ class AmqpSocket(asyncio.Protocol):
         self._beat_due_s = 0.0
         self._received_s = self._sent_s = 0.0
         self._held = False
+        self._paced = False
         self._choked = False
         self._ending = False
         self._unsent = 0
@@ -142,6 +143,10 @@ class AmqpSocket(asyncio.Protocol):
         self._held = held and self.connection.publishes
         self._read_or_not()
 
+    def pace(self, held: bool) -> None:
+        self._paced = held
+        self._read_or_not()
+
     def abort(self) -> None:
         """Drops the connection as a broken network would."""
         self._transport.abort()
@@ -177,7 +182,7 @@ class AmqpSocket(asyncio.Protocol):
     def _read_or_not(self) -> None:
         if self._transport.is_closing():
             return
-        if (self._held or self._choked) and not self.connection.leaves:
+        if (self._held or self._paced or self._choked) and not self.connection.leaves:
             self._transport.pause_reading()
         else:
             self._received_s = self._loop.time()  # it could not have been heard until now

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from contextlib import suppress
 from typing import Protocol
 
@@ -22,6 +22,8 @@ log = logging.getLogger("leveret")
 
 _LAZY_SYNC_S = 0.2
 """Acks that nobody waits for are synced within this."""
+_PACING_S = 0.005
+"""Publishers are read again when consumers have taken little for this long."""
 
 
 class Socket(Protocol):
@@ -33,6 +35,9 @@ class Socket(Protocol):
 
     def hold_back(self, held: bool) -> None:
         """Whether to stop reading from it, if it publishes."""
+
+    def pace(self, held: bool) -> None:
+        """Stop reading, or go on: the consumers of what it publishes come first."""
 
     def round_trip_us(self) -> int | None:
         """To the peer and back, as the system has measured it; None where it has not."""
@@ -49,6 +54,7 @@ class Turns:
         fatal: Callable[[BaseException], None],
         unsynced_bytes_max: int = 32 << 20,
         memory_bytes_max: int = 512 << 20,
+        pacing_s: float = _PACING_S,
     ) -> None:
         self.broker = broker
         self.loop = loop
@@ -71,6 +77,10 @@ class Turns:
         self._waiting: list[Callable[[], None]] = []
         """What is to be done when publishers are not held back any more."""
         self._failing = False
+        self.pacing_s = pacing_s
+        self._pacing: asyncio.TimerHandle | None = None
+        self._paced: Set[Connection] = frozenset()
+        """The connections that are not read from because of their queues' consumers."""
 
     def start(self) -> None:
         self._committer.start()
@@ -83,7 +93,7 @@ class Turns:
     def abandon(self) -> None:
         """No turn follows any more, whatever is reported or asked for."""
         self._abandoned = True
-        for handle in (self._lazy, self._timer):
+        for handle in (self._lazy, self._timer, self._pacing):
             if handle is not None:
                 handle.cancel()
 
@@ -105,6 +115,7 @@ class Turns:
             raise
         self._write_out()
         self._hold_back()
+        self._pace()
         self._sync()
         self._set_timer()
         if self.broker.has_more:
@@ -235,6 +246,24 @@ class Turns:
             waiting, self._waiting = self._waiting, []
             for then in waiting:
                 then()
+
+    def _pace(self) -> None:
+        """Read from publishers only as far as eager consumers of their queues have caught up."""
+        held, paced = self.broker.pacing.held, self._paced
+        if held is not paced:
+            self._paced = held
+            for connection in paced ^ held:
+                socket = self.sockets.get(connection)
+                if socket is not None:
+                    socket.pace(connection in held)
+        if held and self._pacing is None:
+            self._pacing = self.loop.call_later(self.pacing_s, self._end_pacing)
+
+    def _end_pacing(self) -> None:
+        """Consumers that have taken nothing meanwhile are not waited for any longer."""
+        self._pacing = None
+        self.broker.pacing.forgive()
+        self._pace()
 
     def when_caught_up(self, then: Callable[[], None]) -> None:
         """Calls it when publishers are not held back: at once, or at the end of a later turn."""
