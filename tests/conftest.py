@@ -4,6 +4,7 @@ A test that needs such a tool says so with a mark (``@pytest.mark.needs_java``) 
 The checks themselves are in ``tools.py``. Fixtures of one part live in that part's own ``conftest.py``.
 """
 
+import gc
 from collections import Counter
 from collections.abc import Generator, Iterator
 from functools import lru_cache
@@ -77,6 +78,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
+    # Thousands of collected tests live until the end. Frozen, they cost no time when garbage is collected.
+    gc.collect()
+    gc.freeze()
     if getattr(session.config.option, "loadgroup", False):
         tiers.check_groups(session.items)
 
