@@ -6,6 +6,9 @@ READY_FOR_DEMO := .venv/.ready-for-demo
 READY_FOR_DEV  := .venv/.ready-for-dev
 READY_FOR_RUN  := .venv/.ready-for-run
 
+# Tests start hundreds of processes: without compiled files each of them compiles all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo run test test-all soak interop lint format types bench docs clean
 
