@@ -1,12 +1,15 @@
-"""Publishers wait for consumers that take what they are given at once, and for no others."""
+"""Publishers wait for consumers that take what they are given at once, and for their share of a sync."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 import pytest
 
 from leveret.testing.broker import Broker
+from leveret.testing.disk import Operation
+from tests.processes import WAIT_S
 from tests.semantics.client import Channel
 
 PREFETCH = 100
@@ -66,3 +69,33 @@ def test_a_connection_that_consumes_what_it_publishes_is_not_held(broker: Broker
     publish(channel, 3 * PREFETCH)
     publish(channel, 3 * PREFETCH)
     broker.wait_until_depth("q", 5 * PREFETCH)
+
+
+def test_a_publisher_that_has_sent_its_share_of_a_sync_is_not_read_until_that_is_done(
+    broker: Broker, channel: Channel, open_channel: Callable[..., Channel]
+) -> None:
+    channel.declare("q")
+    done = threading.Event()
+
+    def wait_before_sync(operation: Operation) -> None:
+        if operation.kind == "sync":
+            done.wait(WAIT_S)
+
+    assert broker.disk is not None
+    broker.disk.before = wait_before_sync
+    greedy = threading.Thread(target=flood, args=(channel, 3072))
+    greedy.start()
+    broker.wait_until(lambda: bool(broker.server.turns._spent), "the publisher has sent its share")
+    depth = broker.depth("q")
+    for _ in range(20):
+        open_channel().declare("elsewhere", durable=False)
+    assert broker.depth("q") == depth < 3072
+    done.set()
+    broker.wait_until_depth("q", 3072)
+    greedy.join()
+
+
+def flood(channel: Channel, count: int) -> None:
+    with channel.client.together():
+        for _ in range(count):
+            channel.publish("q", bytes(1024))

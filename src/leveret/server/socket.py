@@ -51,6 +51,10 @@ class AmqpSocket(asyncio.Protocol):
         self._received_s = self._sent_s = 0.0
         self._held = False
         self._paced = False
+        self._spent = False
+        self._syncs = 0
+        self._sent_since_sync_bytes = 0
+        """What the peer has sent since the sync with the number `_syncs`."""
         self._choked = False
         self._ending = False
         self._unsent = 0
@@ -76,6 +80,8 @@ class AmqpSocket(asyncio.Protocol):
             return  # nothing that follows a close-ok counts
         self._turns.begin()
         self._feed(self.scan(data))
+        if connection.publishes:
+            self._count_share(len(data))
         if self._deadline is not None and connection.state is State.RUNNING:
             self._opened()
 
@@ -88,6 +94,20 @@ class AmqpSocket(asyncio.Protocol):
             connection.close(InternalError("an internal error; see the broker's log"))
         if connection.publishes and self._turns.held_back and not self._held:
             self.hold_back(True)
+
+    def _count_share(self, size_bytes: int) -> None:
+        """Stop reading from a publisher that has sent its share of the next sync."""
+        turns = self._turns
+        if self._syncs != turns.syncs:
+            self._syncs, self._sent_since_sync_bytes = turns.syncs, 0
+        self._sent_since_sync_bytes += size_bytes
+        if not self._spent and turns.is_spent(self, self._sent_since_sync_bytes):
+            self._spent = True
+            self._read_or_not()
+
+    def next_share(self) -> None:
+        self._spent = False
+        self._read_or_not()
 
     def scan(self, data: bytes) -> list[Event]:
         return self.connection.scanner.feed(data)
@@ -182,7 +202,7 @@ class AmqpSocket(asyncio.Protocol):
     def _read_or_not(self) -> None:
         if self._transport.is_closing():
             return
-        if (self._held or self._paced or self._choked) and not self.connection.leaves:
+        if (self._held or self._paced or self._spent or self._choked) and not self.connection.leaves:
             self._transport.pause_reading()
         else:
             self._received_s = self._loop.time()  # it could not have been heard until now

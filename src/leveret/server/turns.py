@@ -22,6 +22,8 @@ log = logging.getLogger("leveret")
 
 _LAZY_SYNC_S = 0.2
 """Acks that nobody waits for are synced within this."""
+_SYNC_SHARE_BYTES = 512 << 10
+"""What a publisher may send between two syncs: others that share the next sync wait no longer for it."""
 _PACING_S = 0.005
 """Publishers are read again when consumers have taken little for this long."""
 
@@ -35,6 +37,9 @@ class Socket(Protocol):
 
     def hold_back(self, held: bool) -> None:
         """Whether to stop reading from it, if it publishes."""
+
+    def next_share(self) -> None:
+        """A sync is done: read from it again if it had sent all that it may between two of them."""
 
     def pace(self, held: bool) -> None:
         """Stop reading, or go on: the consumers of what it publishes come first."""
@@ -54,6 +59,7 @@ class Turns:
         fatal: Callable[[BaseException], None],
         unsynced_bytes_max: int = 32 << 20,
         memory_bytes_max: int = 512 << 20,
+        sync_share_bytes: int = _SYNC_SHARE_BYTES,
         pacing_s: float = _PACING_S,
     ) -> None:
         self.broker = broker
@@ -63,6 +69,7 @@ class Turns:
         """Called after every turn: what they look at does not change until they return."""
         self._unsynced_bytes_max = unsynced_bytes_max
         self._memory_bytes_max = memory_bytes_max
+        self._sync_share_bytes = sync_share_bytes
         self._committer = Committer(
             broker.store, done=self._done, checkpointed=self._checkpoint_done, fatal=self.report
         )
@@ -77,6 +84,10 @@ class Turns:
         self._waiting: list[Callable[[], None]] = []
         """What is to be done when publishers are not held back any more."""
         self._failing = False
+        self.syncs = 0
+        """How many syncs have been done."""
+        self._spent: list[Socket] = []
+        """Publishers that are not read from until the next sync is done."""
         self.pacing_s = pacing_s
         self._pacing: asyncio.TimerHandle | None = None
         self._paced: Set[Connection] = frozenset()
@@ -146,7 +157,7 @@ class Turns:
         if self._syncing:
             return
         store = self.broker.store
-        if self.broker.wants_sync:
+        if self.broker.wants_sync or self._spent:
             self._request_sync()
         elif self._lazy is None and (store.unsynced_bytes or store.checkpoint_due):
             self._lazy = self.loop.call_later(_LAZY_SYNC_S, self._request_sync)
@@ -183,6 +194,10 @@ class Turns:
         self.begin()
         if error is None:
             self._syncing = False
+            self.syncs += 1
+            spent, self._spent = self._spent, []
+            for socket in spent:
+                socket.next_share()
             self.broker.synced()
             if self._failing:
                 self._failing = False
@@ -246,6 +261,13 @@ class Turns:
             waiting, self._waiting = self._waiting, []
             for then in waiting:
                 then()
+
+    def is_spent(self, socket: Socket, sent_bytes: int) -> bool:
+        """Return whether a publisher has sent all that it may between two syncs; `next_share` ends that."""
+        if sent_bytes < self._sync_share_bytes:
+            return False
+        self._spent.append(socket)
+        return True
 
     def _pace(self) -> None:
         """Read from publishers only as far as eager consumers of their queues have caught up."""
