@@ -320,6 +320,7 @@ def test_a_publisher_that_is_faster_than_the_disk_is_not_read_from(channel: Chan
 
     assert broker.disk is not None
     broker.disk.before = before
+    broker.call(lambda: setattr(broker.server.turns, "sync_share_bytes", 1 << 40))
     with channel.client.together() as sent:
         channel.publish("q", b"x" * 100_000)
     (one,) = sent

@@ -99,3 +99,18 @@ def flood(channel: Channel, count: int) -> None:
     with channel.client.together():
         for _ in range(count):
             channel.publish("q", bytes(1024))
+
+
+def test_a_publisher_of_transient_messages_does_not_wait_for_syncs(broker: Broker, channel: Channel) -> None:
+    channel.declare("q", durable=False)
+    done = threading.Event()
+
+    def wait_before_sync(operation: Operation) -> None:
+        if operation.kind == "sync":
+            done.wait(WAIT_S)
+
+    assert broker.disk is not None
+    broker.disk.before = wait_before_sync
+    flood(channel, 3072)
+    broker.wait_until_depth("q", 3072)
+    done.set()

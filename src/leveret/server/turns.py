@@ -36,7 +36,7 @@ class Socket(Protocol):
     def abort(self) -> None: ...
 
     def hold_back(self, held: bool) -> None:
-        """Whether to stop reading from it, if it publishes."""
+        """Whether to stop reading from it, if it publishes or keeps much that is not whole."""
 
     def next_share(self) -> None:
         """A sync is done: read from it again if it had sent all that it may between two of them."""
@@ -69,7 +69,7 @@ class Turns:
         """Called after every turn: what they look at does not change until they return."""
         self._unsynced_bytes_max = unsynced_bytes_max
         self._memory_bytes_max = memory_bytes_max
-        self._sync_share_bytes = sync_share_bytes
+        self.sync_share_bytes = sync_share_bytes
         self._committer = Committer(
             broker.store, done=self._done, checkpointed=self._checkpoint_done, fatal=self.report
         )
@@ -263,8 +263,11 @@ class Turns:
                 then()
 
     def is_spent(self, socket: Socket, sent_bytes: int) -> bool:
-        """Return whether a publisher has sent all that it may between two syncs; `next_share` ends that."""
-        if sent_bytes < self._sync_share_bytes:
+        """Return whether a publisher has sent all that it may between two syncs; `next_share` ends that.
+
+        Transient messages are in no sync, so publishers of such messages are not stopped.
+        """
+        if min(sent_bytes, self.broker.store.unsynced_bytes) < self.sync_share_bytes:
             return False
         self._spent.append(socket)
         return True
