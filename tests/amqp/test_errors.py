@@ -13,7 +13,13 @@ CONCRETE = [
     and each not in (AmqpError, ChannelException, ConnectionException)
 ]
 # RabbitMQ's table (rabbit_framing): what is a soft error, and what a hard one.
-SOFT = {403: "ACCESS_REFUSED", 404: "NOT_FOUND", 405: "RESOURCE_LOCKED", 406: "PRECONDITION_FAILED"}
+SOFT = {
+    311: "CONTENT_TOO_LARGE",
+    403: "ACCESS_REFUSED",
+    404: "NOT_FOUND",
+    405: "RESOURCE_LOCKED",
+    406: "PRECONDITION_FAILED",
+}
 HARD = {
     320: "CONNECTION_FORCED",
     501: "FRAME_ERROR",

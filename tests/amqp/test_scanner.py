@@ -457,7 +457,7 @@ def test_deliveries_of_several_channels_may_be_interleaved() -> None:
 
 def test_a_client_that_delivers_is_given_no_deliveries() -> None:
     made = Scanner()
-    (_, event) = made.feed(PROTOCOL_HEADER + delivered(1, b"x"))
+    (_, _, event) = made.feed(PROTOCOL_HEADER + delivered(1, b"x"))
     assert isinstance(event, Contents)
 
 

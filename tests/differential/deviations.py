@@ -74,6 +74,8 @@ TOO_LONG = (
     "than its header says' class_id=60 method_id=40"
 )
 
+AT_THE_METHOD = "RabbitMQ refuses a publish when its body is whole, and keeps the body until then."
+
 
 def _told(code: int, sentence: str, class_id: int, method_id: int) -> str:
     return f"a.0 < connection.close reply_code={code} reply_text='{sentence}' {_ids(class_id, method_id)}"
@@ -284,6 +286,36 @@ INSTEAD: Sequence[Instead] = (
             "a.1 < queue.declare-ok queue='s' message_count=0 consumer_count=1",
         ),
         "RabbitMQ 3.10 says 0, whoever reads a stream.",
+    ),
+    Instead(
+        "unfinished.the_method_of_a_publish_to_a_missing_exchange",
+        ("a.1 > basic.publish exchange='missing' routing_key='k'",),
+        (
+            "a.1 > basic.publish exchange='missing' routing_key='k'",
+            "a.1 < channel.close reply_code=404 reply_text=\"NOT_FOUND - no exchange 'missing' "
+            f"in vhost '/'\" {_ids(60, 40)}",
+        ),
+        AT_THE_METHOD,
+    ),
+    Instead(
+        "unfinished.the_method_of_a_publish_to_an_internal_exchange",
+        ("a.1 > basic.publish exchange='x' routing_key='k'",),
+        (
+            "a.1 > basic.publish exchange='x' routing_key='k'",
+            'a.1 < channel.close reply_code=403 reply_text="ACCESS_REFUSED - cannot publish to internal '
+            f"exchange 'x' in vhost '/'\" {_ids(60, 40)}",
+        ),
+        AT_THE_METHOD,
+    ),
+    Instead(
+        "unfinished.the_method_of_a_return_from_a_client",
+        ("a.1 > basic.return reply_code=1 reply_text='' exchange='' routing_key=''",),
+        (
+            "a.1 > basic.return reply_code=1 reply_text='' exchange='' routing_key=''",
+            _told(503, "COMMAND_INVALID - unimplemented method", 60, 50),
+            SOCKET_CLOSED,
+        ),
+        AT_THE_METHOD,
     ),
 )
 

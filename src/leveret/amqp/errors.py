@@ -2,8 +2,9 @@
 
     AmqpError               a reply code, its name, a sentence; a peer is told exactly that
     ├─ ChannelException     closes the channel; the connection goes on
-    │  ├─ AccessRefused        403    ├─ ResourceLocked       405
-    │  └─ NotFound             404    └─ PreconditionFailed   406
+    │  ├─ ContentTooLarge      311    ├─ ResourceLocked       405
+    │  ├─ AccessRefused        403    └─ PreconditionFailed   406
+    │  └─ NotFound             404
     └─ ConnectionException  closes the connection
        ├─ ConnectionForced     320    ├─ ChannelError         504
        ├─ FrameError           501    ├─ UnexpectedFrame      505
@@ -49,6 +50,13 @@ class AmqpError(Exception):
 
 class ChannelException(AmqpError):
     """The peer's request can't be met: its channel is closed."""
+
+
+class ContentTooLarge(ChannelException):
+    """The peer may try again later: the broker has no room for the message at present."""
+
+    code = 311
+    name = "CONTENT_TOO_LARGE"
 
 
 class AccessRefused(ChannelException):

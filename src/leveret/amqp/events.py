@@ -32,6 +32,16 @@ class Contents(NamedTuple):
     contents: list[tuple[bytes, bytes]]
 
 
+class ContentBegun(NamedTuple):
+    """A client has sent a method with content, and the content is not whole yet.
+
+    Only a server hears of it. If it refuses the method, it calls `Scanner.skip(channel)`.
+    """
+
+    channel: int
+    method: bytes
+
+
 class Deliveries(NamedTuple):
     """Messages in a row for consumers of a channel: (basic.deliver, content header payload, body) each."""
 
@@ -58,6 +68,14 @@ class Oversized(NamedTuple):
     size_bytes: int
 
 
+class Overfull(NamedTuple):
+    """A message made the unfinished messages of a connection larger than allowed; its body is skipped."""
+
+    channel: int
+    method: bytes
+    unfinished_bytes: int
+
+
 class Violation(NamedTuple):
     """The peer broke the protocol. `channel` is where it happened."""
 
@@ -71,4 +89,15 @@ class Heartbeat(NamedTuple):
     """The peer is alive."""
 
 
-Event = ProtocolHeader | MethodFrame | Contents | Deliveries | Settlement | Oversized | Violation | Heartbeat
+Event = (
+    ProtocolHeader
+    | MethodFrame
+    | ContentBegun
+    | Contents
+    | Deliveries
+    | Settlement
+    | Oversized
+    | Overfull
+    | Violation
+    | Heartbeat
+)

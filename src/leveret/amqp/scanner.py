@@ -6,8 +6,12 @@ that lies whole in the bytes is cut out with two slices, a following one with th
 recognised by comparing bytes, and acks of consecutive tags become one event. Everything else goes frame by
 frame. What methods mean, and whether a channel is open, is left to the broker.
 
+A message whose frames do not all come in one read is announced with `ContentBegun`, so that a broker can
+refuse it before its body is there.
+
 The rule: any bytes give events, some of which may be a `Violation`; nothing is raised, and no more is kept
-than one frame and the announced bodies of messages in progress, each of at most `message_max_bytes`.
+than one frame and the bodies of messages in progress: each of at most `message_max_bytes`, all together of
+at most `unfinished_max_bytes`.
 """
 
 from __future__ import annotations
@@ -18,11 +22,13 @@ from typing import Final
 
 from leveret.amqp.errors import AmqpError, FrameError, UnexpectedFrame
 from leveret.amqp.events import (
+    ContentBegun,
     Contents,
     Deliveries,
     Event,
     Heartbeat,
     MethodFrame,
+    Overfull,
     Oversized,
     ProtocolHeader,
     Settlement,
@@ -56,6 +62,9 @@ _SETTLE: Final = Struct(">QB")
 _SETTLE_FRAME_BYTES: Final = 21
 _TAG_MAX: Final = (1 << 64) - 1
 MESSAGE_MAX_BYTES: Final = 128 << 20
+_NO_LIMIT: Final = 1 << 62
+_OBJECT_BYTES: Final = 64
+"""What it takes to keep a frame of an unfinished message, beside the bytes in the frame."""
 
 
 @dataclass(slots=True)
@@ -64,11 +73,21 @@ class _Assembly:
 
     method: bytes
     header: bytes | None = None
+    size: int = 0
+    """Bytes of the body, as the header says."""
     missing: int = 0
-    """Bytes of the body."""
+    """Bytes of the body that have not come."""
     pieces: list[bytes] = field(default_factory=list)
     skipped: bool = False
-    """It is too large: its frames are counted, not kept."""
+    """It is too large or was refused: its frames are counted, not kept."""
+
+    @property
+    def kept_bytes(self) -> int:
+        """Memory that the header and the body so far take."""
+        if self.skipped or self.header is None:
+            return 0
+        frames = 1 + len(self.pieces)
+        return len(self.header) + self.size - self.missing + frames * _OBJECT_BYTES
 
 
 class Scanner:
@@ -78,19 +97,43 @@ class Scanner:
     [Heartbeat()]
     """
 
-    def __init__(self, *, greeted: bool = False, message_max_bytes: int = MESSAGE_MAX_BYTES) -> None:
+    def __init__(
+        self,
+        *,
+        greeted: bool = False,
+        message_max_bytes: int = MESSAGE_MAX_BYTES,
+        unfinished_max_bytes: int = _NO_LIMIT,
+    ) -> None:
         """`greeted` says that no protocol header is expected: a server sends none."""
         self.frame_max = FRAME_MIN_BYTES
         """As negotiated; 0 for no limit."""
         self.channels: set[int] | None = None
         """Channels on which messages are put together; None for all. On others a method stands alone."""
         self._message_max_bytes = message_max_bytes
+        self._unfinished_max_bytes = unfinished_max_bytes
         self._greeted = greeted
         self._delivered_to = greeted
         """Only a server delivers."""
         self._stopped = False
         self._rest = b""
         self._assemblies: dict[int, _Assembly] = {}
+        self._kept_bytes = 0
+        """What all of them take in memory."""
+
+    @property
+    def unfinished_bytes(self) -> int:
+        """Memory that messages and frames take whose end has not come."""
+        return self._kept_bytes + len(self._rest)
+
+    def skip(self, channel: int) -> None:
+        """Drops what has come of the channel's unfinished message, and what will come of it."""
+        assembly = self._assemblies.get(channel)
+        if assembly is not None:
+            self._kept_bytes -= assembly.kept_bytes
+            assembly.skipped = True
+            assembly.method = assembly.method[:4]
+            assembly.header = None if assembly.header is None else b""
+            assembly.pieces.clear()
 
     def feed(self, data: bytes) -> list[Event]:
         """All events that are complete with these bytes."""
@@ -147,7 +190,7 @@ class Scanner:
                 self._take(kind, channel, data[start:stop], events)
             except AmqpError as error:
                 events.append(Violation(channel, error))
-                assemblies.pop(channel, None)
+                self._forget(channel)
             position = stop + 1
         return position
 
@@ -236,6 +279,7 @@ class Scanner:
         events.append(Violation(channel, error, lost=True))
         self._stopped = True
         self._assemblies.clear()
+        self._kept_bytes = 0
         return end
 
     def _too_large(self, kind: int, size: int) -> FrameError:
@@ -253,7 +297,7 @@ class Scanner:
         if kind == HEARTBEAT or (kind != METHOD and not channel):
             raise UnexpectedFrame(f"type {kind}, all octets = {_erlang(payload)}")
         if kind == METHOD and payload[:4] == _CHANNEL_CLOSE_OK:  # it need not finish its message
-            self._assemblies.pop(channel, None)
+            self._forget(channel)
         assembly = self._assemblies.get(channel)
         if assembly is None:
             self._take_method(kind, channel, payload, events)
@@ -267,6 +311,8 @@ class Scanner:
             raise UnexpectedFrame("expected method frame, got non method frame instead")
         if payload[:4] in _WITH_CONTENT and self._has_contents(channel):
             self._assemblies[channel] = _Assembly(payload)
+            if not self._delivered_to:
+                events.append(ContentBegun(channel, payload))
         else:
             if payload[:4] == _CHANNEL_OPEN and self.channels is not None:
                 self.channels.add(channel)  # messages may follow in the same read
@@ -290,13 +336,16 @@ class Scanner:
             raise UnexpectedFrame(
                 f"expected content header for class 60, got one for class {class_id} instead", method=method
             )
-        assembly.header = payload
-        assembly.missing = size
-        if size > self._message_max_bytes:
-            assembly.skipped = True
+        assembly.header = b"" if assembly.skipped else payload
+        assembly.size = assembly.missing = size
+        self._kept_bytes += assembly.kept_bytes
+        if size > self._message_max_bytes and not assembly.skipped:
             events.append(Oversized(channel, assembly.method, size))
+            self.skip(channel)
         if not size:
             self._complete(assembly, channel, events)
+        elif self._kept_bytes > self._unfinished_max_bytes:
+            self._overflow(assembly, channel, events)
 
     def _take_body(
         self, assembly: _Assembly, kind: int, channel: int, payload: bytes, events: list[Event]
@@ -304,16 +353,30 @@ class Scanner:
         method = (BASIC, assembly.method[3])
         if kind != BODY:
             raise UnexpectedFrame("expected content body, got non content body frame instead", method=method)
-        assembly.missing -= len(payload)
-        if assembly.missing < 0:
+        if len(payload) > assembly.missing:
             raise UnexpectedFrame("the content body is longer than its header says", method=method)
+        assembly.missing -= len(payload)
         if payload and not assembly.skipped:
             assembly.pieces.append(payload)
+            self._kept_bytes += len(payload) + _OBJECT_BYTES
         if not assembly.missing:
             self._complete(assembly, channel, events)
+        elif self._kept_bytes > self._unfinished_max_bytes:
+            self._overflow(assembly, channel, events)
+
+    def _overflow(self, assembly: _Assembly, channel: int, events: list[Event]) -> None:
+        """Skips the message that makes all unfinished ones too large."""
+        if not assembly.skipped:
+            events.append(Overfull(channel, assembly.method, self._kept_bytes))
+            self.skip(channel)
+
+    def _forget(self, channel: int) -> None:
+        assembly = self._assemblies.pop(channel, None)
+        if assembly is not None:
+            self._kept_bytes -= assembly.kept_bytes
 
     def _complete(self, assembly: _Assembly, channel: int, events: list[Event]) -> None:
-        del self._assemblies[channel]
+        self._forget(channel)
         if assembly.skipped:
             return
         assert assembly.header is not None

@@ -58,6 +58,8 @@ class Limits:
     frame_max: int = 131_072
     heartbeat_s: int = 60
     message_max_bytes: int = 128 << 20
+    unfinished_max_bytes: int = 256 << 20
+    """What a connection may make the broker keep of messages that are not whole, on all channels together."""
     consumer_timeout_ms: int = 30 * 60 * 1000
 
 
@@ -103,6 +105,8 @@ class Broker:
         self.counters = Counters()
         self.vhosts: dict[str, VirtualHost] = {}
         self.connections: dict[Connection, None] = {}
+        self.buffered_bytes = 0
+        """What connections keep in memory: messages that are not whole, and answers that nobody reads."""
         self.advertised: dict[str, Value] = {}
         """What clients are told beside the broker's own properties: where else it listens."""
         self.reply_channels: dict[str, Channel] = {}
@@ -365,6 +369,14 @@ class Broker:
                 del self._waiting[channel]
 
     # connections
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory that clients have made the broker use: buffers, and messages that are in no file yet.
+
+        Rows that Spark has staged are such messages.
+        """
+        return self.buffered_bytes + self.store.memory_bytes
 
     def connect(self, *, peer: str, loopback: bool) -> Connection:
         connection = Connection(self, peer=peer, loopback=loopback)

@@ -66,15 +66,9 @@ class Route(NamedTuple):
 
 def publish(channel: Channel, method: bytes, contents: list[tuple[bytes, bytes]]) -> None:
     """Takes in messages that were published with one method frame."""
-    routes = channel.connection.routes
-    route = routes.get(method)
+    route = channel.connection.routes.get(method)
     if route is None or route.version != channel.vhost.version:
-        route = _resolve(channel, method)
-        connection = channel.connection
-        if len(routes) >= _REMEMBERED_MAX or connection.routes_version != route.version:
-            routes.clear()  # older ones are void, and would keep queues that are gone
-        connection.routes_version = route.version
-        routes[method] = route
+        route = find_route(channel, method)
     seen = channel.broker.seen_headers
     exchange, key = route.exchange_bytes, route.key_bytes
     messages: list[Message] = []
@@ -99,6 +93,21 @@ def publish(channel: Channel, method: bytes, contents: list[tuple[bytes, bytes]]
         requeue.requeue(channel, contents)
     else:
         _publish_singly(channel, route, contents)
+
+
+def find_route(channel: Channel, method: bytes) -> Route:
+    """Returns where publishes with this method go, and remembers it; an error if they may not be made."""
+    connection = channel.connection
+    routes = connection.routes
+    known = routes.get(method)
+    if known is not None and known.version == channel.vhost.version:
+        return known
+    route = _resolve(channel, method)
+    if len(routes) >= _REMEMBERED_MAX or connection.routes_version != route.version:
+        routes.clear()  # older ones are void, and would keep queues that are gone
+    connection.routes_version = route.version
+    routes[method] = route
+    return route
 
 
 def _resolve(channel: Channel, method: bytes) -> Route:

@@ -1,6 +1,7 @@
 """Alarms: publishers are held back before memory or disk run out.
 
-Looks at both once a second, as RabbitMQ does at about that pace. Consumers go on: they are what makes room.
+Looks at both once a second, as RabbitMQ does at about that pace, and sooner when the broker knows that it
+keeps much more for its clients than at the last look. Consumers go on: they are what makes room.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from leveret.server.turns import Turns
 log = logging.getLogger("leveret")
 
 _INTERVAL_S = 1.0
+_GROWTH_MAX_BYTES = 64 << 20
+"""When clients have made the broker use so much more memory since the last look, it is time for the next."""
 DISK_FREE_MIN_BYTES = 50_000_000
 MEMORY_SHARE_MAX = 0.4
 """Of the machine's memory: RabbitMQ's default."""
@@ -36,16 +39,27 @@ class Alarms:
         self._measure = measure
         self._timer: asyncio.TimerHandle | None = None
         self._last = Shortage(memory=False, disk=False)
+        self._seen_bytes = 0
 
     def start(self) -> None:
+        self._turns.watchers.append(self._look_after_growth)
         self.look()
 
     def stop(self) -> None:
+        self._turns.watchers.remove(self._look_after_growth)
         if self._timer is not None:
             self._timer.cancel()
 
+    def _look_after_growth(self) -> None:
+        """After each turn: a second is long enough to receive gigabytes."""
+        if self._turns.broker.memory_bytes - self._seen_bytes > _GROWTH_MAX_BYTES:
+            self.look()
+
     def look(self) -> None:
         """Measures, and sets or clears what has changed."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._seen_bytes = self._turns.broker.memory_bytes
         self._timer = self._turns.loop.call_later(_INTERVAL_S, self.look)
         try:
             shortage = self._measure()

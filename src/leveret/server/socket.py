@@ -56,6 +56,7 @@ class AmqpSocket(asyncio.Protocol):
         self._sent_since_sync_bytes = 0
         """What the peer has sent since the sync with the number `_syncs`."""
         self._choked = False
+        self._goes_on = False
         self._ending = False
         self._unsent = 0
 
@@ -92,8 +93,10 @@ class AmqpSocket(asyncio.Protocol):
         except Exception:  # ours: the client loses its connection, and the broker goes on
             log.exception("%s: an internal error", connection.name)
             connection.close(InternalError("an internal error; see the broker's log"))
-        if connection.publishes and self._turns.held_back and not self._held:
+        if self._turns.held_back and not self._held and connection.fills_memory:
             self.hold_back(True)
+        if connection.backlog:
+            self._go_on_later()
 
     def _count_share(self, size_bytes: int) -> None:
         """Stop reading from a publisher that has sent its share of the next sync."""
@@ -129,10 +132,12 @@ class AmqpSocket(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self.connection.writable = False
+        self._count_unsent()
 
     def resume_writing(self) -> None:
         self._turns.begin()
         self.connection.writable = True
+        self._count_unsent()
         if self._choked:
             self._go_on()
         self.connection.wake_consumers()
@@ -145,8 +150,10 @@ class AmqpSocket(asyncio.Protocol):
         if data and not self._transport.is_closing():
             self._transport.write(data)
             self._sent_s = self._loop.time()
+            if not connection.writable:
+                self._count_unsent()
         if connection.backlog or self._transport.get_write_buffer_size() > _READ_STOP_BYTES:
-            self._go_on_when_written()
+            self._go_on_later()
         if connection.state is State.CLOSED:
             if connection.leaves:
                 self._read_or_not()
@@ -159,8 +166,14 @@ class AmqpSocket(asyncio.Protocol):
                 with suppress(OSError):  # it is gone already
                     self._transport.write_eof()
 
+    def _count_unsent(self) -> None:
+        """What the peer does not read counts as memory. Below the limit of a pause, it is about to go."""
+        connection = self.connection
+        connection.unsent_bytes = 0 if connection.writable else self._transport.get_write_buffer_size()
+        connection.count_buffers()
+
     def hold_back(self, held: bool) -> None:
-        self._held = held and self.connection.publishes
+        self._held = held and self.connection.fills_memory
         self._read_or_not()
 
     def pace(self, held: bool) -> None:
@@ -184,18 +197,21 @@ class AmqpSocket(asyncio.Protocol):
         found_us = int.from_bytes(info[_ROUND_TRIP_AT : _ROUND_TRIP_AT + 4], sys.byteorder)
         return None if found_us == _NOT_MEASURED else found_us
 
-    def _go_on_when_written(self) -> None:
-        """It asked for more than fits into the buffers: it is not read from until that is written."""
+    def _go_on_later(self) -> None:
+        """It asked for more than fits into a turn or the buffers: it is not read from until that is done."""
         self._choked = True
         self._read_or_not()
-        if self.connection.writable:
+        if self.connection.writable and not self._goes_on:
+            self._goes_on = True
             self._loop.call_soon(self._go_on)
 
     def _go_on(self) -> None:
+        self._goes_on = False
         if not self.connection.writable:
             return  # `resume_writing` comes back to it
         self._turns.begin()
         self._choked = False
+        self._received_s = self._loop.time()  # what it sent is only looked at now
         self._feed(())
         self._read_or_not()
 
