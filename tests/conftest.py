@@ -14,6 +14,7 @@ from hypothesis import settings
 
 from leveret.broker import accounts
 from tests import histories, tiers
+from tests.examples import EXPLORED
 from tests.rabbitmq import shared
 from tests.rabbitmq.cluster import Cluster, running_cluster
 from tests.rabbitmq.node import RabbitMQ
@@ -23,7 +24,7 @@ from tests.tools import TOOLS, reason_to_skip
 # random. `explore` looks for new cases: `pytest tests/properties --hypothesis-profile explore`.
 settings.register_profile("same", derandomize=True, deadline=None, print_blob=True)
 settings.register_profile("full", deadline=None, print_blob=True)
-settings.register_profile("explore", max_examples=2_000, deadline=None, print_blob=True)
+settings.register_profile("explore", max_examples=EXPLORED, deadline=None, print_blob=True)
 
 MARKS = {
     "full": "the test is for `make test-all`",

@@ -7,7 +7,7 @@ Each rule is a function from a ``Source`` to a list of sentences; the last tests
 import ast
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -77,6 +77,7 @@ class Source:
         return ".".join((*parent, node.module) if node.module else parent)
 
 
+@cache
 def sources() -> list[Source]:
     return [
         Source(PurePosixPath(file.relative_to(ROOT).as_posix()), file.read_text(encoding="utf-8"))

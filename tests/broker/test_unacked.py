@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from leveret.broker.unacked import Run, Unacked
+from tests.examples import examples
 
 Entry = tuple[int, str, int]
 """Offset, holder, since when."""
@@ -182,7 +183,7 @@ class Against(RuleBasedStateMachine):
         assert self.unacked.find(1 << 40, "abc") is None
 
 
-Against.TestCase.settings = settings(max_examples=150, stateful_step_count=30)
+Against.TestCase.settings = examples(150, stateful_step_count=30)
 TestAgainstADict = Against.TestCase
 
 

@@ -7,7 +7,7 @@ several channels at once; or such a stream with some damage; or noise.
 import struct
 from itertools import accumulate, pairwise
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pamqp import frame as pamqp_frame
 
@@ -17,6 +17,7 @@ from leveret.amqp.frames import BODY, HEADER, HEARTBEAT_FRAME, METHOD, PROTOCOL_
 from leveret.amqp.scanner import Scanner
 from tests.amqp import reference
 from tests.amqp.session import content, header_of, published, settlement
+from tests.examples import examples
 
 MESSAGE_MAX_BYTES = 300
 FRAME_MAX = 256
@@ -157,7 +158,7 @@ cuts = st.lists(st.integers(1, 60), max_size=30)
 @example(published(0, b"x"), [])
 @example(published(1, b"x" * 301) + published(1, b"y"), [])
 @example(settlement(1, 80, 2**64 - 1) * 2, [])
-@settings(max_examples=1000)
+@examples(1000)
 def test_the_scanner_sees_what_a_plain_reading_sees(data: bytes, sizes: list[int]) -> None:
     assert scanned([data], texts=False) == plain(data)
     assert scanned(cut(data, sizes), texts=False) == plain(data)
@@ -166,7 +167,7 @@ def test_the_scanner_sees_what_a_plain_reading_sees(data: bytes, sizes: list[int
 @given(streams() | st.binary(max_size=200), cuts)
 @example(published(1, b"x" * 257), [30])
 @example(published(0, b"x"), [30])
-@settings(max_examples=500)
+@examples(500)
 def test_it_does_not_matter_where_the_bytes_are_cut(data: bytes, sizes: list[int]) -> None:
     whole = scanned([data], texts=True)
     assert scanned(cut(data, sizes), texts=True) == whole
@@ -174,7 +175,7 @@ def test_it_does_not_matter_where_the_bytes_are_cut(data: bytes, sizes: list[int
 
 
 @given(streams(), cuts, st.sampled_from([0, 60, 130, 300]), st.sampled_from([0, 128, FRAME_MAX]))
-@settings(max_examples=500)
+@examples(500)
 def test_limits_hold_however_the_bytes_come(
     data: bytes, sizes: list[int], message_max_bytes: int, frame_max: int
 ) -> None:
@@ -184,14 +185,14 @@ def test_limits_hold_however_the_bytes_come(
 
 
 @given(st.binary(max_size=7) | st.just(PROTOCOL_HEADER), streams(), cuts)
-@settings(max_examples=100)
+@examples(100)
 def test_a_greeting_comes_first(greeting: bytes, data: bytes, sizes: list[int]) -> None:
     data = greeting + data
     assert scanned(cut(data, sizes), texts=False, greeted=False) == plain(data, greeted=False)
 
 
 @given(streams(), cuts)
-@settings(max_examples=200)
+@examples(200)
 def test_no_more_is_kept_than_a_frame_and_the_announced_bodies(data: bytes, sizes: list[int]) -> None:
     scanner = Scanner(greeted=True, message_max_bytes=MESSAGE_MAX_BYTES)
     scanner.frame_max = FRAME_MAX
@@ -205,7 +206,7 @@ def test_no_more_is_kept_than_a_frame_and_the_announced_bodies(data: bytes, size
 
 
 @given(st.lists(st.integers(0, 2**64 - 3), max_size=8), st.sampled_from([80, 90, 120]))
-@settings(max_examples=100)
+@examples(100)
 def test_tags_in_a_row_are_one_event_and_others_are_not(starts: list[int], kind: int) -> None:
     tags = [start + n for start in starts for n in range(3)]
     events = Scanner(greeted=True).feed(b"".join(settlement(1, kind, tag) for tag in tags))
@@ -247,7 +248,7 @@ def deliveries(draw: st.DrawFn) -> dict[str, list[object]]:
     st.integers(1, 2**64 - 10),
     st.sampled_from([0, 4096, 5000, 131_072]),
 )
-@settings(max_examples=300)
+@examples(300)
 def test_deliveries_are_read_back_as_they_were_meant(
     columns: dict[str, list[object]], consumer_tag: bytes, channel: int, first_tag: int, frame_max: int
 ) -> None:
@@ -267,7 +268,7 @@ def test_deliveries_are_read_back_as_they_were_meant(
 
 
 @given(deliveries(), st.sampled_from([0, 4096, 5000, 131_072]))
-@settings(max_examples=200)
+@examples(200)
 def test_another_library_reads_the_same_frames(columns: dict[str, list[object]], frame_max: int) -> None:
     count = len(columns["bodies"])
     columns = {**columns, "exchanges": [b"ex"] * count, "keys": [b"key"] * count}  # pamqp wants text
@@ -292,7 +293,7 @@ def test_another_library_reads_the_same_frames(columns: dict[str, list[object]],
 
 
 @given(st.integers(1, 400), st.binary(max_size=400))
-@settings(max_examples=50)
+@examples(50)
 def test_a_message_of_any_size_comes_through_in_frames_of_any_size(step: int, body: bytes) -> None:
     method = frame(METHOD, 1, b"\0\x3c\0\x28\0\0\0\1q\0")
     data = method + content(1, header_of(len(body)), body, step=step)

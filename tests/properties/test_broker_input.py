@@ -8,7 +8,7 @@ import struct
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pamqp import commands
 
@@ -31,6 +31,7 @@ from tests.amqp.session import (
     settlement,
     start_ok,
 )
+from tests.examples import examples
 from tests.properties.broker_input import (
     KINDS,
     LIMITS,
@@ -59,7 +60,7 @@ PREFIXES = [b"".join(HANDSHAKE_STEPS[: n + 1]) for n in range(len(HANDSHAKE_STEP
 )
 @example(PROTOCOL_HEADER, [frame(METHOD, 0, b"\0\x0a\0\x0b")], 0)
 @example(OPEN, [b"\1\0\0\xff\xff\xff\xff\0"], 0)
-@settings(max_examples=250)
+@examples(250)
 def test_any_bytes_after_any_beginning_are_answered_by_the_book(
     prefix: bytes, pieces: list[bytes], missing: int
 ) -> None:
@@ -74,7 +75,7 @@ def test_any_bytes_after_any_beginning_are_answered_by_the_book(
 
 
 @given(st.binary(min_size=8, max_size=64))
-@settings(max_examples=50)
+@examples(50)
 def test_a_stranger_is_told_which_protocol_is_spoken_here(data: bytes) -> None:
     core = Core()
     session = core.session()
@@ -96,7 +97,7 @@ steps = st.one_of(
 
 
 @given(st.lists(steps, min_size=1, max_size=12))
-@settings(max_examples=300)
+@examples(300)
 def test_any_methods_of_two_clients_are_answered_by_the_book(story: list[tuple[int, Any]]) -> None:
     core = Core(limits=LIMITS)
     sessions = [core.session(prefix=READY), core.session(prefix=SIMPLE)]
@@ -112,7 +113,7 @@ def test_any_methods_of_two_clients_are_answered_by_the_book(story: list[tuple[i
 
 
 @given(st.lists(useful, min_size=1, max_size=8), st.lists(st.integers(1, 80), max_size=40))
-@settings(max_examples=120)
+@examples(120)
 def test_it_does_not_matter_to_errors_how_the_bytes_arrive(pieces: list[bytes], sizes: list[int]) -> None:
     data = b"".join(pieces)
     whole, cut = _closes([data]), _closes(_cut(data, sizes))

@@ -8,7 +8,6 @@ redelivered, and everything else is as it was; what is leased stays in flight.
 from dataclasses import dataclass, field
 from random import Random
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -16,6 +15,7 @@ from leveret.storage.cursor import Cursor
 from leveret.storage.journal import Outcome
 from leveret.storage.log import Log
 from leveret.testing.disk import SimulatedDisk
+from tests.examples import examples
 from tests.storage.builders import Clock, make_store, messages, offsets, singles
 
 PRIORITIES = 2
@@ -301,4 +301,4 @@ class Cursors(RuleBasedStateMachine):
 
 
 TestCursors = Cursors.TestCase
-TestCursors.settings = settings(max_examples=100, stateful_step_count=40)
+TestCursors.settings = examples(100, stateful_step_count=40)

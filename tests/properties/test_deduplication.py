@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from leveret.broker import dedup
+from tests.examples import examples
 from tests.faults.dedup_history import TRANSIENT, DedupHistory, Name
 
 names = st.tuples(st.sampled_from(["a", "b", TRANSIENT]), st.integers(0, 20))
@@ -57,7 +58,7 @@ def _often_whole() -> Iterator[None]:
         yield
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.lists(steps, max_size=25), st.sampled_from([None, 3, 10]), st.integers(0, 1 << 16))
 def test_a_sequence_is_stored_once_and_known_if_and_only_if_it_is_stored(
     script: list[Step], limit: int | None, seed: int

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import sys
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
+from tests.examples import examples
 from tests.properties.group_walk import WEIGHTS, GroupWalk
 
-EXAMPLES, EXAMPLES_IN_FULL = 10, 40
 numbers = st.integers(0, 9999)
 
 
@@ -51,6 +50,5 @@ class Groups(RuleBasedStateMachine):
             self.walk.drain()
 
 
-def test_a_group_is_what_the_model_says(full_run: bool) -> None:
-    examples = EXAMPLES_IN_FULL if full_run else EXAMPLES
-    run_state_machine_as_test(Groups, settings=settings(max_examples=examples, stateful_step_count=50))
+def test_a_group_is_what_the_model_says() -> None:
+    run_state_machine_as_test(Groups, settings=examples(40, stateful_step_count=50))

@@ -7,7 +7,6 @@ same as the model, and offsets are dense within a life and never issued twice.
 
 from random import Random
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -17,6 +16,7 @@ from leveret.storage.records import PERSISTENT, Message
 from leveret.storage.retention import Retention
 from leveret.storage.store import Options
 from leveret.testing.disk import SimulatedDisk
+from tests.examples import examples
 from tests.storage.builders import Clock, make_store, offsets, singles
 
 OPTIONS = Options(
@@ -181,4 +181,4 @@ class Logs(RuleBasedStateMachine):
 
 
 TestLogs = Logs.TestCase
-TestLogs.settings = settings(max_examples=80, stateful_step_count=40)
+TestLogs.settings = examples(80, stateful_step_count=40)

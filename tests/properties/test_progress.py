@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -20,6 +20,7 @@ from leveret.storage.journal import Entry, Kind, Outcome
 from leveret.storage.offsets import Range
 from leveret.storage.progress import Progress
 from leveret.storage.records import Record
+from tests.examples import examples
 from tests.storage.builders import message, messages, offsets, runs, singles
 
 READY, IN_FLIGHT, DELAYED, SETTLED = "ready", "in flight", "delayed", "settled"
@@ -397,4 +398,4 @@ def test_a_refusal_names_the_first_range_that_does_not_wait(
 STATES = (READY, IN_FLIGHT, DELAYED, SETTLED)
 
 TestProgress = Machine.TestCase
-TestProgress.settings = settings(max_examples=60, stateful_step_count=40)
+TestProgress.settings = examples(60, stateful_step_count=40)

@@ -7,7 +7,6 @@ WAL back through `recover`. A round whose write failed, or that was cut by the p
 import errno
 from random import Random
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -16,6 +15,7 @@ from leveret.storage.errors import Damage, WriteFailed
 from leveret.storage.recovery import UNFINISHED, recover
 from leveret.storage.wal import Wal
 from leveret.testing.disk import CutAt, FailAt, PowerCut, SimulatedDisk
+from tests.examples import examples
 from tests.storage.builders import batch, entropy
 
 LOGS = (1, 2, 3)
@@ -186,4 +186,4 @@ def joined(parts) -> Records:
 
 
 TestRounds = Rounds.TestCase
-TestRounds.settings = settings(max_examples=150, stateful_step_count=40)
+TestRounds.settings = examples(150, stateful_step_count=40)

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from itertools import count
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from leveret.testing.broker import Broker
 from leveret.testing.clock import VirtualClock
+from tests.examples import examples
 from tests.semantics.client import Client
 
 NAMES = count()
@@ -108,7 +109,7 @@ commands = st.one_of(
 
 
 @given(prefetch=st.integers(0, 3), script=st.lists(commands, min_size=5, max_size=40))
-@settings(max_examples=80)
+@examples(80)
 def test_exactly_the_late_deliveries_are_acted_on(
     stage: tuple[Broker, VirtualClock], prefetch: int, script: list[tuple[object, ...]]
 ) -> None:

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from itertools import count
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from leveret.testing.broker import Broker
+from tests.examples import examples
 from tests.semantics.client import Channel, Client
 
 NAMES = count()
@@ -147,7 +148,7 @@ commands = st.one_of(
 
 @pytest.mark.parametrize("priorities", [0, 3])
 @given(script=st.lists(commands, min_size=5, max_size=50))
-@settings(max_examples=60)
+@examples(60)
 def test_what_goes_back_goes_to_its_place(
     broker: Broker, priorities: int, script: list[tuple[object, ...]]
 ) -> None:
@@ -165,7 +166,7 @@ def test_what_goes_back_goes_to_its_place(
     ),
     prefetch=st.integers(1, 5),
 )
-@settings(max_examples=40)
+@examples(40)
 def test_with_consumers_everything_unsettled_is_in_its_order_in_the_end(
     broker: Broker, script: list[tuple[int, str]], prefetch: int
 ) -> None:

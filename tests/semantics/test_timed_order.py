@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from itertools import count
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from leveret.testing.broker import Broker
 from leveret.testing.clock import VirtualClock
+from tests.examples import examples
 from tests.semantics.client import Channel, Client
 
 NAMES = count()
@@ -198,7 +199,7 @@ rules = st.fixed_dictionaries(
 
 
 @given(arguments=rules, script=st.lists(commands, min_size=8, max_size=40))
-@settings(max_examples=150)
+@examples(150)
 def test_a_queue_does_what_its_arguments_say(
     stage: tuple[Broker, VirtualClock], arguments: dict[str, int], script: list[tuple[object, ...]]
 ) -> None:

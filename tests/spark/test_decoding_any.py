@@ -8,12 +8,13 @@ import json
 from itertools import pairwise
 
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_type
 
 from leveret.spark.decoding import JsonBodies
+from tests.examples import examples
 
 SCHEMA = t.StructType(
     [
@@ -105,7 +106,7 @@ single = st.one_of(good, strange, broken, embraced, injected, st.binary(max_size
 batches = st.lists(single | cut, max_size=5).map(lambda groups: [body for group in groups for body in group])
 
 
-@settings(max_examples=400)
+@examples(400)
 @given(batches)
 def test_a_body_is_read_as_python_reads_it_whatever_is_beside_it(bodies):
     wanted = [expected(body) for body in bodies]
