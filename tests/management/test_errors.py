@@ -108,6 +108,7 @@ def test_other_errors_are_not_translated(error):
         b"GET http://x/api/overview HTTP/1.1\r\nHost: x\r\n\r\n",
         b"OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n",
     ],
+    ids=["noise", "amqp", "negative length", "long path", "bad escapes", "absolute path", "asterisk"],
 )
 def test_bad_requests_are_refused_without_a_word_in_the_log(api, caplog, data):
     with socket.create_connection(("127.0.0.1", api.listener.port), timeout=WAIT_S) as connection:
