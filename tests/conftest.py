@@ -57,6 +57,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     histories.parametrize(metafunc)
 
 
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Name a long parameter by its length: some are 100,000 bytes."""
+    is_long = isinstance(val, str | bytes) and len(val) > 80
+    return f"{argname} of {len(val)}" if is_long else None
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
