@@ -57,7 +57,8 @@ class User:
 
     def check(self, what: str, vhost: str, kind: str, name: str) -> None:
         """Raises unless it may: `user.check("write", "/", "exchange", "orders")`."""
-        if not self.may(what, vhost, name or _DEFAULT_EXCHANGE):
+        name = name or _DEFAULT_EXCHANGE
+        if not self.may(what, vhost, name):
             raise AccessRefused(
                 f"access to {kind} '{name}' in vhost '{vhost}' refused for user '{self.name}'"
             )
