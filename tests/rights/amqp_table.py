@@ -162,7 +162,6 @@ ROWS: Final = (
 
 WITHOUT_A_RIGHT: Final = {
     "access.request": "it is answered, and grants nothing",
-    "basic.credit": "it is refused as not implemented, whoever asks",
     "basic.recover-async": "no client here sends it; it is basic.recover without an answer",
     "connection.close": "everybody may leave",
     "connection.open": "a test of its own: every user opens a connection",

@@ -8,7 +8,7 @@ from tests.rabbitmq.node import RabbitMQ
 from tests.rights.brokers import AmqpSide, Leveret, add_users_to_rabbitmq
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def leveret_side(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Leveret]:
     """One Leveret for all rows, with AMQP, HTTP and Flight."""
     with Broker(tmp_path_factory.mktemp("rights") / "data", flight=True) as broker:
@@ -20,7 +20,7 @@ def leveret_side(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Leveret]:
         api.run(api.listener.stop())
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def rabbitmq_side(rabbitmq: RabbitMQ) -> Iterator[AmqpSide]:
     suffix = f"-{rabbitmq.vhost}"
     add_users_to_rabbitmq(rabbitmq, suffix)
