@@ -13,7 +13,7 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPConnectionError, AMQPError
 
-from leveret.broker.accounts import hash_password
+from leveret.broker.accounts import User, hash_password
 from leveret.broker.arguments import QueueArguments
 from leveret.broker.definitions import PermissionRow, UserRow, VhostRow
 from leveret.broker.queue import Queue
@@ -73,6 +73,10 @@ class Api:
 
     def get(self, path: str, user: str | None = GUEST) -> Answer:
         return self.ask("GET", path, user)
+
+    @property
+    def guest(self) -> User:
+        return self.broker.server.broker.accounts.users["guest"]
 
     # things to look at
 

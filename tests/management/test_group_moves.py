@@ -100,8 +100,8 @@ def test_a_seek_that_makes_no_sense_moves_nothing(api, orders, join):
 
 
 def test_who_moved_it_and_why_is_in_the_journal(api, orders):
-    api.ask("PUT", BILLING, body={"subject": "orders"})
     ann = api.add_user("ann", "management", "/")
+    api.ask("PUT", BILLING, ann, body={"subject": "orders"})
     api.ask("POST", f"{BILLING}/seek", ann, body={"to": "last", "reason": "grün"})
     api.ask("POST", f"{BILLING}/seek", ann, body={"to": "first"})
     api.ask("POST", f"{BILLING}/skip", ann, body={"partition": "orders-0", "offset": 4, "reason": "poison"})
@@ -333,7 +333,7 @@ def test_a_crash_before_the_letters_are_settled_loses_nothing(api, orders, join,
 
 def test_redrive_needs_the_right_to_read_the_letters(api, orders, join):
     bury(api, join, 2)
-    ann = api.add_user("ann", "management", "/", read="^orders")
+    ann = api.add_user("ann", "management", "/", read="^orders", configure="^billing$")
     assert api.ask("POST", f"{BILLING}/redrive", ann).status == 401
-    bob = api.add_user("bob", "management", "/", read="^(orders|%DLQ%billing$)")
+    bob = api.add_user("bob", "management", "/", read="^(orders|%DLQ%billing$)", configure="^billing$")
     assert api.ask("POST", f"{BILLING}/redrive", bob).json["redriven"] == 1

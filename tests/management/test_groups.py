@@ -2,7 +2,6 @@
 
 import pytest
 
-from leveret.broker.streams.positions import Position
 from leveret.management.durability import Durability
 from leveret.management.errors import Problem
 from tests.management.membership import group_of
@@ -23,6 +22,7 @@ def test_a_group_is_a_line_in_the_list(api, orders, join):
             "vhost": "/",
             "subject": "orders",
             "name": "billing",
+            "owner": "guest",
             "mode": "concurrent",
             "paused": False,
             "partitions": 2,
@@ -389,7 +389,7 @@ def test_a_deleted_group_is_gone_with_its_progress_and_its_members_are_told(api,
 
 def test_a_query_is_shown_and_not_moved(api, orders):
     groups = api.broker.server.broker.vhosts["/"].groups
-    api.broker.call(lambda: groups.open("orders", "nightly", {}, start=Position("first"), query=True))
+    api.broker.call(lambda: groups.open("orders", "nightly", {}, user=api.guest, query=True))
     nightly = "/api/groups/%2F/nightly"
     assert partition(api, path=nightly)["lag"] == 10
     for method, path, body in (

@@ -45,14 +45,14 @@ def test_a_queue_shows_the_queries_that_hold_messages_of_it(api, channel):
 
     def lease() -> None:
         leases = api.broker.server.broker.vhosts["/"].queues["q"].queries()
-        query = leases.open("nightly", timeout_us=0)
+        query = leases.open("nightly", user=api.guest, timeout_us=0)
         leases.settle(query, leases.next(query, 0, max_messages=1))
         leases.next(query, 1)
 
     api.broker.call(lease)
     (query,) = api.get("/api/queues/%2F/q").json["queries"]
     assert query.pop("seen") > 0
-    assert query == {"name": "nightly", "run": 1, "settled": 1, "leases": 1, "messages": 2}
+    assert query == {"name": "nightly", "owner": "guest", "run": 1, "settled": 1, "leases": 1, "messages": 2}
     leases = api.broker.server.broker.vhosts["/"].queues["q"].queries()
     api.broker.call(lambda: leases.settle(leases.queries["nightly"], 2))
     assert api.get("/api/queues/%2F/q").json["queries"][0]["settled"] == 2
@@ -65,7 +65,7 @@ def test_a_query_is_ended_and_what_it_holds_goes_back(api, channel):
 
     def lease() -> None:
         leases = api.broker.server.broker.vhosts["/"].queues["q"].queries()
-        leases.next(leases.open("nightly", timeout_us=0), 0)
+        leases.next(leases.open("nightly", user=api.guest, timeout_us=0), 0)
 
     api.broker.call(lease)
     assert api.broker.depth("q") == 0

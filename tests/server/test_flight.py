@@ -543,7 +543,9 @@ class TestRights:
             reader.read(ReadTicket("/", queue, 1, pack_ranges([(0, 1)])))
 
     def test_writing_needs_the_right_to_write(self, reader, queue):
-        with pytest.raises(flight.FlightServerError, match="access to exchange '' in vhost '/' refused"):
+        with pytest.raises(
+            flight.FlightServerError, match=r"access to exchange 'amq\.default' in vhost '/' refused"
+        ):
             reader.write(StageDescriptor("/", "w", 0, "t", 60.0), [(b"", queue.encode(), HEADER, b"x")])
 
     def test_a_virtual_host_that_is_not_there_is_named(self, bulk):

@@ -307,9 +307,10 @@ class TestALiveAudit:
     def test_groups_of_one_name_on_one_stream_are_told_apart(self, broker):
         def make() -> None:
             host = broker.server.broker.vhosts["/"]
-            host.groups.create("trips", "billing", {})
-            host.groups.create("trips-0", "billing", {})
-            host.groups.create("trips-0", "mail", {})
+            guest = broker.server.broker.accounts.users["guest"]
+            host.groups.create("trips", "billing", {}, user=guest)
+            host.groups.create("trips-0", "billing", {}, user=guest)
+            host.groups.create("trips-0", "mail", {}, user=guest)
 
         connection = pika.BlockingConnection(pika.URLParameters(broker.url + "?heartbeat=0"))
         channel = connection.channel()

@@ -227,7 +227,7 @@ def writers(broker: Any, *columns: str, **options: str) -> list[Callable[[], Any
         ),
         (
             {"routingKey": "q", "user": "rita", "password": "secret"},
-            "access to exchange '' in vhost '/' refused for user 'rita'",
+            "access to exchange 'amq.default' in vhost '/' refused for user 'rita'",
         ),
     ],
 )

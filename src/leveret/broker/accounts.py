@@ -20,6 +20,7 @@ _COST = {"n": 1 << 12, "r": 8, "p": 1}
 """About 8 ms: logins are checked on the broker's thread, each right password once."""
 _DEFAULT_EXCHANGE = "amq.default"
 """What the exchange without a name is called in permissions."""
+_NOTHING = ("", "^$")
 GUEST = "guest"
 ADMINISTRATOR = "administrator"
 """The tag of those who may do everything to everybody's."""
@@ -49,9 +50,15 @@ class User:
         permissions = self.permissions.get(vhost)
         return permissions is not None and _matches(getattr(permissions, what), name)
 
+    def may_nothing(self, what: str, vhost: str) -> bool:
+        """Whether no name at all is permitted: both patterns are RabbitMQ's way to say so."""
+        permissions = self.permissions.get(vhost)
+        return permissions is None or getattr(permissions, what) in _NOTHING
+
     def check(self, what: str, vhost: str, kind: str, name: str) -> None:
         """Raises unless it may: `user.check("write", "/", "exchange", "orders")`."""
-        if not self.may(what, vhost, name or _DEFAULT_EXCHANGE):
+        name = name or _DEFAULT_EXCHANGE
+        if not self.may(what, vhost, name):
             raise AccessRefused(
                 f"access to {kind} '{name}' in vhost '{vhost}' refused for user '{self.name}'"
             )

@@ -22,8 +22,10 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import msgspec
 
 from leveret.amqp.errors import AccessRefused, PreconditionFailed
-from leveret.broker import expiry, sidelogs, weighing
+from leveret.broker import expiry, ownership, sidelogs, weighing
+from leveret.broker.accounts import User
 from leveret.broker.notes import Notes
+from leveret.broker.strays import hold_again
 from leveret.storage.errors import StorageError
 from leveret.storage.journal import Outcome
 from leveret.storage.log import Log
@@ -59,6 +61,7 @@ class QueryNote(msgspec.Struct, frozen=True, tag="query", array_like=True):
     timeout_us: int
     void: list[int] = []
     began: int = 0
+    owner: str = ownership.NOBODY
 
     @property
     def key(self) -> tuple[str | int, ...]:
@@ -112,6 +115,8 @@ class Query:
     """Leases that expired before anybody worked on them: their messages are in later ones."""
     began: int = 0
     """Its leases are above this: one up to this is of a query that was ended."""
+    owner: str = ownership.NOBODY
+    """The user who opened it first."""
     leases: dict[int, LeaseNote] = field(default_factory=dict)
     expired: dict[int, LeaseNote] = field(default_factory=dict)
     """Those whose messages went back, and which the query may still come back for."""
@@ -121,7 +126,9 @@ class Query:
 
     def note(self) -> QueryNote:
         void = sorted(number for number in self.void if number > self.settled)
-        return QueryNote(self.name, self.epoch, self.settled, self.last, self.timeout_us, void, self.began)
+        return QueryNote(
+            self.name, self.epoch, self.settled, self.last, self.timeout_us, void, self.began, self.owner
+        )
 
     @property
     def messages(self) -> int:
@@ -141,7 +148,7 @@ def remember(runs: dict[str, int], run: str, epoch: int) -> None:
 
 
 class Leases:
-    """All queries of one queue: `leases.open("nightly", timeout_us=...)`."""
+    """All queries of one queue: `leases.open("nightly", user=ann, timeout_us=...)`."""
 
     def __init__(self, queue: Queue, log: Log | None = None) -> None:
         """Read the queries and their leases from `log`, which an earlier run of the broker wrote."""
@@ -170,6 +177,7 @@ class Leases:
                     timeout_us=note.timeout_us,
                     void=frozenset(note.void),
                     began=note.began,
+                    owner=note.owner,
                 )
         for lease in sorted(leases, key=lambda each: each.number):
             query = self.queries.get(lease.query)
@@ -199,12 +207,16 @@ class Leases:
 
     # what queries ask for
 
-    def open(self, name: str, *, timeout_us: int, run: str = "") -> Query:
-        """A run of the query begins: earlier ones are refused from now on. One that asks again is not new."""
+    def open(self, name: str, *, user: User, timeout_us: int, run: str = "") -> Query:
+        """A run of the query begins: earlier ones are refused from now on. One that asks again is not new.
+
+        The user owns the query if nobody does yet.
+        """
         if not name or not name.isprintable() or len(name.encode()) > _QUERY_BYTES_MAX:
             raise PreconditionFailed(
                 f"{name!r} can't be the name of a query: it has 1 to {_QUERY_BYTES_MAX} printable bytes"
             )
+        self.check_operate(name, user)
         self._check_free()
         query = self.queries.get(name)
         if query is not None and run in query.runs:
@@ -212,9 +224,10 @@ class Leases:
         if query is None:
             above = self._floor.lease
             query = Query(name, self._floor.epoch, settled=above, last=above, began=above)
-        self._write(replace(query, epoch=query.epoch + 1, timeout_us=timeout_us))
+        owner = query.owner or ownership.owner_name(user)
+        self._write(replace(query, epoch=query.epoch + 1, timeout_us=timeout_us, owner=owner))
         query.epoch += 1
-        query.timeout_us = timeout_us
+        query.timeout_us, query.owner = timeout_us, owner
         if run:
             remember(query.runs, run, query.epoch)
         self.queries[name] = query
@@ -344,6 +357,13 @@ class Leases:
         """The queue is gone: nobody waits for its queries."""
         for name in self.queries:
             self.queue.broker.timers.cancel((self, name))
+
+    def check_operate(self, name: str, user: User) -> None:
+        """Raise `AccessRefused` if there is a query of this name that the user may not operate."""
+        query = self.queries.get(name)
+        if query is not None:
+            vhost = self.queue.vhost.name
+            ownership.check_operate(user, vhost, ownership.QUERY, name, owner=query.owner)
 
     def check(self, name: str, epoch: int) -> Query:
         """The query, if this is its present run."""
@@ -562,24 +582,3 @@ class Settlement:
     def commit(self) -> None:
         self.transaction.commit()
         self._queue.waiting_bytes -= self._waited_bytes
-
-
-def hold_again(queue: Queue, ranges: Sequence[Range], *, who: bytes) -> None:
-    """After damage to the journal a note may name what is not in flight: it is taken again."""
-    waiting = queue.progress.waiting_within(ranges)
-    if waiting:
-        queue.cursor.hold(waiting, who=who)
-        queue.waiting_bytes -= queue.counted_bytes(waiting)
-
-
-def show_strays(queue: Queue, accounted: Iterable[Range]) -> None:
-    """After a restart: what is leased and in no note is ready, as if nobody had had it.
-
-    A lease whose note was not written has been given to nobody; rows without a note are of a batch that was
-    committed.
-    """
-    strays = queue.progress.leased.copy()
-    strays.remove_many(list(accounted))
-    if strays:
-        ranges = list(strays.ranges())
-        queue.release(ranges)

@@ -9,7 +9,7 @@ first of them (`Stream.readable`), and those that are dropped are dropped for th
 
 The rule: a row is hidden in the same round in which it is appended, and noted there; so after any crash it
 is hidden, or visible because its batch was committed, or was never there. What is leased and in no note
-becomes ready at the next start (`leases.show_strays`): a crash behind the commit shows its rows, too.
+becomes ready at the next start (`strays.show_strays`): a crash behind the commit shows its rows, too.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ import msgspec
 from leveret.amqp.errors import AccessRefused, PreconditionFailed
 from leveret.amqp.frames import OVERHEAD_BYTES
 from leveret.amqp.names import to_bytes, to_text
-from leveret.broker import overflow, publishing, replyto, sidelogs
-from leveret.broker.accounts import ADMINISTRATOR, User
+from leveret.broker import overflow, ownership, publishing, replyto, sidelogs
+from leveret.broker.accounts import User
 from leveret.broker.flags import EXPIRES
-from leveret.broker.leases import LeaseRefused, hold_again
+from leveret.broker.leases import LeaseRefused
 from leveret.broker.notes import Change, Notes
 from leveret.broker.ranges import joined
+from leveret.broker.strays import hold_again
 from leveret.broker.streams.stream import Stream
 from leveret.storage import words
 from leveret.storage.errors import StorageError
@@ -73,8 +74,8 @@ class StageNote(msgspec.Struct, frozen=True, tag="stage", array_like=True):
     places: list[tuple[int, int, int]]
     """For each queue: the id of its log, and the first offset and the one behind the last."""
     due_us: int
-    user: str = ""
-    """Who has written it."""
+    owner: str = ownership.NOBODY
+    """The user who wrote first with the name of the query."""
 
     @property
     def key(self) -> tuple[str | int, ...]:
@@ -92,8 +93,8 @@ class CommitNote(msgspec.Struct, frozen=True, tag="commit", array_like=True):
     batch: int
     number: int
     """Grows with every commit of any query: the lowest is forgotten first."""
-    user: str = ""
-    """Who has committed it: the query is theirs."""
+    owner: str = ownership.NOBODY
+    """As in `StageNote`."""
 
     @property
     def key(self) -> tuple[str | int, ...]:
@@ -159,7 +160,7 @@ class Stages:
 
         Safe when the store's ticket is. Without rows it is only seen whether all those before are there.
         """
-        self._check_owner(name.query, terms.user)
+        owner = self._check_owner(name.query, terms.user)
         if name.batch <= self._last(name.query):
             return  # it was committed before: what is written again is not needed
         if sum(part.rows for part in self._stages.get(name, ())) != before:
@@ -180,7 +181,7 @@ class Stages:
             transaction.append_held(queue.cursor, kept, who=_label(name))
         part = len(self._stages.get(name, ()))
         due_us = self._vhost.broker.now_us() + terms.timeout_us
-        note = StageNote(*name, part, len(rows), places, due_us, terms.user.name)
+        note = StageNote(*name, part, len(rows), places, due_us, owner)
         change = self._notes.change(transaction)
         change.put(note)
         transaction.commit()
@@ -268,8 +269,10 @@ class Stages:
 
         Nobody gets a row before the commit is durable: one that a crash undoes would be seen, and come again.
         """
-        self._check_owner(query, user)
+        owner = self._check_owner(query, user)
+        self._check_making(query, user)
         if batch <= self._last(query):
+            self._check_committed(query, batch, user)
             self._drop([name for name in self._stages if name.query == query and name.batch <= batch])
             return None
         chosen = [StageName(query, batch, stage) for stage in dict.fromkeys(stages)]
@@ -286,7 +289,7 @@ class Stages:
         change = self._notes.change(transaction)
         change.remove(part.key for part in shown)
         dropped = self._write_drop(transaction, change, others)
-        note = CommitNote(query, batch, self._commits + 1, user.name)
+        note = CommitNote(query, batch, self._commits + 1, owner)
         change.put(note)
         forgotten = self._forgotten(note)
         change.remove(self._committed[each].key for each in forgotten)
@@ -366,16 +369,39 @@ class Stages:
 
     # inside
 
-    def _check_owner(self, query: str, user: User) -> None:
-        """A query is whoever's came first with its name: others could make its batches count as known."""
-        if (note := self._committed.get(query)) is not None:
-            owner = note.user
-        else:
-            stages = (parts for name, parts in self._stages.items() if name.query == query)
-            owner = min((parts[0].user for parts in stages), default="")
-        if owner not in ("", user.name) and ADMINISTRATOR not in user.tags:
+    def _check_owner(self, query: str, user: User) -> str:
+        """The owner of the sink, who came first with its name; raises where the user may not operate it."""
+        owner = self._owner(query) or ownership.NOBODY
+        ownership.check_operate(user, self._vhost.name, ownership.SINK, query, owner=owner)
+        return owner or ownership.owner_name(user)
+
+    def _check_making(self, query: str, user: User) -> None:
+        """A commit without rows makes a sink too: not for a user who could never write a row."""
+        vhost = self._vhost.name
+        if self._owner(query) is None and user.may_nothing("write", vhost):
             raise AccessRefused(
-                f"query '{query}' in vhost '{self._vhost.name}' is of another user than '{user.name}'"
+                f"access to {ownership.SINK} '{query}' in vhost '{vhost}' refused for user '{user.name}'"
+            )
+
+    def _owner(self, query: str) -> str | None:
+        """The owner of a sink; None if there is no sink of this name."""
+        if (note := self._committed.get(query)) is not None:
+            return note.owner
+        return next((parts[0].owner for name, parts in self._stages.items() if name.query == query), None)
+
+    def _check_committed(self, query: str, batch: int, user: User) -> None:
+        """Whoever goes on with the query of another user is told of batches that it never heard of.
+
+        The last one may come again, after a crash. A user who finds earlier ones committed would lose rows to
+        a name that somebody else has used up.
+        """
+        note = self._committed[query]
+        if batch < note.batch and note.owner not in (ownership.NOBODY, ownership.owner_name(user)):
+            raise LeaseRefused(
+                "taken",
+                f"another user has committed batch {note.batch} of query '{query}' in vhost "
+                f"'{self._vhost.name}', and batch {batch} comes before it",
+                hint="Write with another queryName.",
             )
 
     def _not_there(self, name: StageName) -> LeaseRefused:
@@ -436,9 +462,9 @@ class Stages:
         """
         if new.query in self._committed or len(self._committed) < QUERIES_MAX:
             return []
-        counts = Counter(note.user for note in self._committed.values())
-        most = max(counts, key=lambda user: (counts[user], user == new.user))
-        notes = (note for note in self._committed.values() if note.user == most)
+        counts = Counter(note.owner for note in self._committed.values())
+        most = max(counts, key=lambda owner: (counts[owner], owner == new.owner))
+        notes = (note for note in self._committed.values() if note.owner == most)
         return [min(notes, key=lambda note: (note.batch > 0, note.number)).query]
 
 

@@ -22,11 +22,12 @@ from leveret.broker.definitions import BindingRow, Change, ExchangeRow, QueueRow
 from leveret.broker.exchange import Bound, Exchange
 from leveret.broker.exchanges import ROUTERS
 from leveret.broker.groups.registry import Groups
-from leveret.broker.leases import Leases, show_strays
+from leveret.broker.leases import Leases
 from leveret.broker.queue import Queue
 from leveret.broker.returned import Returned
 from leveret.broker.sidelogs import SideLogs
 from leveret.broker.stages import Stages
+from leveret.broker.strays import show_strays
 from leveret.broker.streams.stream import Stream, retention_of
 from leveret.storage.log import Log
 from leveret.storage.retention import Retention

@@ -371,7 +371,7 @@ class Refused(_Said, frozen=True):
     hint: str = ""
     kind: str = ""
     """What a program may want to tell apart: `fenced`, `forgotten`, `settled`, `expired`, `unroutable`,
-    `full`, `gone`, `kind`; `busy` if the same request may be made again.
+    `full`, `gone`, `kind`, `taken`; `busy` if the same request may be made again.
     """
 
 

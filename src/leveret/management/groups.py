@@ -12,7 +12,7 @@
 
 The figures are `broker.groups.report`'s, the rules for moves `broker.groups.moving`'s. A name may read
 several subjects: `?subject=` says which one is meant. Whoever changes a group needs the right to read what it
-reads.
+reads, and owns the group or has a right on its name (`broker.ownership`).
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Groups:
         is_new = not any(each.name == name and each.subject == subject for each in vhost.groups)
         self._changed()
         self._broker.flush()
-        group = vhost.groups.open(subject, name, wanted, start=start)
+        group = vhost.groups.open(subject, name, wanted, user=user, start=start)
         return _reply_group(group, 201 if is_new else 200)
 
     def change(self, request: Request, user: User, body: Body) -> Response:
@@ -159,6 +159,7 @@ class Groups:
         name, subject = segment(request, "group"), request.query_params.get("subject")
         group = vhost.groups.named(name) if subject is None else vhost.groups.get(subject, name)
         _check_rights(user, vhost, {group.subject, *group.partitions})
+        vhost.groups.check_operate(group, user)
         return group
 
 

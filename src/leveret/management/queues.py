@@ -66,6 +66,7 @@ class Queues:
         query = segment(request, "query")
         if queue.leases is None or query not in queue.leases.queries:
             raise NotFound
+        queue.leases.check_operate(query, user)
         self._changed()
         queue.leases.release(query)
         return Response(status_code=204)
@@ -139,6 +140,7 @@ def _queries(queue: Queue) -> Iterable[Query]:
 def _describe_query(query: Query) -> dict[str, object]:
     return {
         "name": text(query.name),
+        "owner": text(query.owner),
         "run": query.epoch,
         "settled": query.settled,
         "leases": len(query.leases),

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.amqp.errors import PreconditionFailed
-from leveret.broker import deadlines
+from leveret.broker import deadlines, ownership
 from leveret.broker.arguments import QueueArguments
 from leveret.broker.feed import Source
 from leveret.broker.groups.assignment import assign
@@ -33,13 +33,25 @@ class Group(Source):
     """`group.join(member)`; `group.partitions` are in the order of the topic."""
 
     def __init__(
-        self, vhost: VirtualHost, subject: str, name: str, *, number: int, settings: Settings
+        self,
+        vhost: VirtualHost,
+        subject: str,
+        name: str,
+        *,
+        number: int,
+        settings: Settings,
+        owner: str = ownership.NOBODY,
+        epoch: int = 0,
     ) -> None:
         super().__init__(vhost.broker, vhost, name)
         self.subject = subject
         """The stream or topic it reads."""
         self.number = number
         self.settings = settings
+        self.owner = owner
+        """The user who made it."""
+        self.epoch = epoch
+        """Of a query: the number of its present run."""
         self.partitions: dict[str, Partition] = {}
         self.members: dict[Member, None] = {}
         self.stale_acks = 0

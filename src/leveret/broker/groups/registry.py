@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from leveret.amqp.errors import NotFound, PreconditionFailed
-from leveret.broker import sidelogs
+from leveret.broker import ownership, sidelogs
+from leveret.broker.accounts import User
 from leveret.broker.groups import topics
 from leveret.broker.groups.group import Group
 from leveret.broker.groups.settings import QUERY, Settings
@@ -38,14 +39,16 @@ class GroupNote(msgspec.Struct, frozen=True, tag="group", array_like=True):
     subject: str
     name: str
     settings: Settings
+    owner: str = ownership.NOBODY
+    epoch: int = 0
 
     @property
-    def key(self) -> tuple[str | int, ...]:
+    def key(self) -> tuple[str, str]:
         return (self.subject, self.name)
 
 
 class Groups:
-    """`groups.open("orders", "billing", {"mode": "orderly"})`."""
+    """`groups.open("orders", "billing", {"mode": "orderly"}, user=ann)`."""
 
     def __init__(self, vhost: VirtualHost) -> None:
         self._vhost = vhost
@@ -69,7 +72,7 @@ class Groups:
             self._notes = self._open_notes(log)
         for note in self._notes or ():
             self._next = max(self._next, note.number + 1)
-            group = self._add(note.subject, note.name, number=note.number, settings=note.settings)
+            group = self._add(note)
             for stream in self._subject_or_none(note.subject):
                 group.add_partition(stream, start=None)
         known = {group.cursor_name for group in self}
@@ -112,18 +115,36 @@ class Groups:
         name: str,
         wanted: Mapping[str, Any],
         *,
+        user: User,
         start: Position = FIRST,
         query: bool = False,
     ) -> Group:
-        """The group, made if need be; settings that are given hold for all its members from now on."""
+        """The group, made if need be; settings that are given hold for all its members from now on.
+
+        The user may join it, and may operate it if settings change. It owns the group if nobody does yet.
+        """
         group = self._groups.get((subject, name))
         if group is None:
-            return self.create(subject, name, wanted, start=start, query=query)
+            return self.create(subject, name, wanted, user=user, start=start, query=query)
         if query != (group.settings.mode == QUERY):
             kind = "not a query's" if query else "a query's, and has no members"
             raise PreconditionFailed(f"{group} is {kind}")
-        self.change(group, wanted)
+        if query:
+            self.check_operate(group, user)
+        else:
+            ownership.check_join(user, self._vhost.name, name, owner=group.owner)
+        if group.change(wanted) != group.settings:
+            self.check_operate(group, user)
+            self.change(group, wanted)
+        if group.owner == ownership.NOBODY:
+            owner = ownership.owner_name(user)
+            self._write(_note(group, owner=owner))
+            group.owner = owner
         return group
+
+    def check_operate(self, group: Group, user: User) -> None:
+        """Raise `AccessRefused` unless the user may change, move or delete the group."""
+        ownership.check_operate(user, self._vhost.name, ownership.GROUP, group.name, owner=group.owner)
 
     def create(
         self,
@@ -131,6 +152,7 @@ class Groups:
         name: str,
         wanted: Mapping[str, Any],
         *,
+        user: User,
         start: Position = FIRST,
         offsets: Mapping[str, int] | None = None,
         query: bool = False,
@@ -148,14 +170,15 @@ class Groups:
         settings = Settings.default().changed(wanted)
         if query:
             settings = msgspec.structs.replace(settings, mode=QUERY)
-        group = self._add(subject, name, number=self._next, settings=settings)
+        note = GroupNote(self._next, subject, name, settings, ownership.owner_name(user))
+        group = self._add(note)
         self._next += 1
         try:
             for stream in streams:
                 begin = stream.readable() if start.kind == "last" else start.in_(stream)
                 begin = (offsets or {}).get(stream.name, begin)
                 group.add_partition(stream, start=begin)
-            self._write(group, settings)
+            self._write(note)
         except StorageError:  # a full disk: as if nobody had asked
             del self._groups[subject, name]
             group.close()
@@ -165,8 +188,15 @@ class Groups:
     def change(self, group: Group, wanted: Mapping[str, Any]) -> None:
         settings = group.change(wanted)
         if settings != group.settings:
-            self._write(group, settings)
+            self._write(_note(group, settings=settings))
             group.apply(settings)
+
+    def begin_run(self, group: Group, epoch: int = 0) -> int:
+        """The number of the next run of a query, or this one: earlier runs are over from now on."""
+        epoch = epoch or max(self._vhost.broker.now_us(), group.epoch + 1)
+        self._write(_note(group, epoch=epoch))
+        group.epoch = epoch
+        return epoch
 
     def delete(self, group: Group) -> None:
         """Its progress goes with it."""
@@ -223,9 +253,17 @@ class Groups:
 
     # inside
 
-    def _add(self, subject: str, name: str, *, number: int, settings: Settings) -> Group:
-        group = Group(self._vhost, subject, name, number=number, settings=settings)
-        self._groups[subject, name] = group
+    def _add(self, note: GroupNote) -> Group:
+        group = Group(
+            self._vhost,
+            note.subject,
+            note.name,
+            number=note.number,
+            settings=note.settings,
+            owner=note.owner,
+            epoch=note.epoch,
+        )
+        self._groups[note.key] = group
         return group
 
     def _subject_or_none(self, subject: str) -> list[Stream]:
@@ -243,13 +281,27 @@ class Groups:
         label = sidelogs.label(sidelogs.GROUPS, self._vhost.name)
         return Notes(self._vhost.broker.store, GroupNote, label=label, log=log)
 
-    def _write(self, group: Group, settings: Settings) -> None:
+    def _write(self, note: GroupNote) -> None:
         notes = self._written()
         transaction = self._vhost.broker.store.transaction()
         change = notes.change(transaction)
-        change.put(GroupNote(group.number, group.subject, group.name, settings))
+        change.put(note)
         transaction.commit()
         change.done()
+
+
+def _note(
+    group: Group, *, settings: Settings | None = None, owner: str | None = None, epoch: int | None = None
+) -> GroupNote:
+    """The note of a group as it is, but for what is given."""
+    return GroupNote(
+        group.number,
+        group.subject,
+        group.name,
+        group.settings if settings is None else settings,
+        group.owner if owner is None else owner,
+        group.epoch if epoch is None else epoch,
+    )
 
 
 def _is_utf8(name: str) -> bool:

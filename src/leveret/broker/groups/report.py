@@ -42,6 +42,7 @@ def summary(group: Group) -> dict[str, object]:
         "vhost": group.vhost.name,
         "subject": group.subject,
         "name": group.name,
+        "owner": group.owner,
         "mode": group.settings.mode,
         "paused": group.settings.paused,
         "partitions": len(group.partitions),

@@ -169,7 +169,8 @@ def _join(channel: Channel, tag: str, method: spec.Basic.Consume, table: dict[st
         channel.connection.check_access("read", "queue", each)
     _check_credit(channel, method, topics.streams_of(channel.vhost, subject)[0])
     channel.broker.flush()
-    group = channel.vhost.groups.open(subject, name, settings.of_arguments(table), start=start)
+    user, wanted = channel.connection.user, settings.of_arguments(table)
+    group = channel.vhost.groups.open(subject, name, wanted, user=user, start=start)
     marks_begun = arguments.marks_begun(table)
     member = Member(channel, group, tag, prefetch=channel.consumer_prefetch, marks_begun=marks_begun)
     if not method.nowait:  # before any delivery, also when it has to wait until the group is on disk

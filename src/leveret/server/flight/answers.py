@@ -10,7 +10,7 @@ from __future__ import annotations
 from leveret.amqp.errors import AccessRefused, AmqpError, NotFound
 from leveret.broker.accounts import ADMINISTRATOR, User
 from leveret.broker.broker import Broker
-from leveret.broker.leases import LeaseNote, LeaseRefused
+from leveret.broker.leases import LeaseNote, LeaseRefused, Leases
 from leveret.broker.queue import Queue
 from leveret.broker.stages import Row, StageName, Terms
 from leveret.broker.streams.stream import Stream
@@ -76,23 +76,21 @@ class Answers:
             case actions.Open():
                 leases = self._consumed(user, request.vhost, request.queue).queries()
                 timeout_us = int(request.timeout_s * 1_000_000)
-                query = leases.open(request.query, timeout_us=timeout_us, run=request.run)
+                query = leases.open(request.query, user=user, timeout_us=timeout_us, run=request.run)
                 return actions.Opened(query.epoch, leases.queue.log.id, query.settled, query.last)
             case actions.Lease():
-                return self._lease(self._consumed(user, request.vhost, request.queue), request)
+                return self._lease(self._operated(user, request, log_id=request.log_id), request)
             case actions.Plan():
-                queue = self._consumed(user, request.vhost, request.queue)
-                _check_same(queue, request.log_id)
-                leases = queue.queries()
+                leases = self._operated(user, request, log_id=request.log_id)
                 found = leases.plan(leases.check(request.query, request.epoch), request.start, request.end)
-                return actions.Planned(queue.log.id, [_portion(lease) for lease in found if lease.ranges])
+                return actions.Planned(leases.queue.log.id, [_portion(each) for each in found if each.ranges])
             case actions.Reject():
-                queue = self._consumed(user, request.vhost, request.queue)
-                ranges = ordered_ranges(request.ranges, queue.log)
-                queue.queries().reject(request.query, ranges, why=reason(request.why))
+                leases = self._operated(user, request)
+                ranges = ordered_ranges(request.ranges, leases.queue.log)
+                leases.reject(request.query, ranges, why=reason(request.why))
                 return actions.Done()
             case actions.Release():
-                self._consumed(user, request.vhost, request.queue).queries().release(request.query)
+                self._operated(user, request).release(request.query)
                 return actions.Done()
             case actions.Snapshot():
                 return self._snapshot(self._consumed(user, request.vhost, request.queue), request)
@@ -113,9 +111,7 @@ class Answers:
                     vhost.target(name)
                 return actions.Done()
 
-    def _lease(self, queue: Queue, request: actions.Lease) -> actions.Leased:
-        _check_same(queue, request.log_id)
-        leases = queue.queries()
+    def _lease(self, leases: Leases, request: actions.Lease) -> actions.Leased:
         query = leases.check(request.query, request.epoch)
         leases.settle(query, request.start)
         end = request.start
@@ -124,7 +120,7 @@ class Answers:
                 query, request.start, max_messages=request.max_messages, max_bytes=request.max_bytes
             )
         lease = query.leases.get(end)
-        return actions.Leased(end, lease.messages if lease else 0, queue.ready, query.settled)
+        return actions.Leased(end, lease.messages if lease else 0, leases.queue.ready, query.settled)
 
     def _snapshot(self, queue: Queue, request: actions.Snapshot) -> actions.Planned:
         progress = queue.progress
@@ -181,6 +177,20 @@ class Answers:
                 hint="Use option stream.",
             )
         return queue
+
+    def _operated(
+        self,
+        user: User,
+        request: actions.Lease | actions.Plan | actions.Reject | actions.Release,
+        *,
+        log_id: int | None = None,
+    ) -> Leases:
+        """The leases of the queue, if the user may operate the query that the request names."""
+        queue = self._consumed(user, request.vhost, request.queue)
+        _check_same(queue, log_id)
+        leases = queue.queries()
+        leases.check_operate(request.query, user)
+        return leases
 
 
 def readable(text: str) -> str:

@@ -1,11 +1,10 @@
 """What the broker answers to those who read streams and topics by offset.
 
 A query of Spark is a group without members: it reads by itself, and says how far it has committed; so its
-progress and its lag are those of any group. One run of a query counts: each has an epoch, later ones higher
-ones, also after a restart of the broker, and who comes with a lower one is refused. Who may read what is
-checked here; rows are read by the Flight process. The rule: an offset is answered as readable only when
-everything below it is decided, so that the same offsets are the same messages, whoever asks again, but for
-what retention takes.
+progress and its lag are those of any group. One run of a query counts: each has an epoch, which the broker
+chooses and writes down, and whoever comes with another one is refused. Who may read what is checked here;
+rows are read by the Flight process. The rule: an offset is answered as readable only when everything below it
+is decided, so that the same offsets are the same messages, whoever asks again, but for what retention takes.
 """
 
 from __future__ import annotations
@@ -37,9 +36,8 @@ _REASON_BYTES_MAX: Final = 255
 
 @dataclass(slots=True)
 class _Run:
-    """The present run of a query."""
+    """What of the present run of a query is forgotten when the broker stops."""
 
-    epoch: int
     known: dict[str, int] = field(default_factory=dict)
     """The epochs of this and of earlier ones, by the names they have given themselves."""
     turn: int = 0
@@ -58,41 +56,46 @@ class Reading:
             case actions.Locate():
                 return actions.Located(_located(streams, request.at))
             case actions.Follow():
-                return self._follow(vhost, streams, request)
+                return self._follow(user, vhost, streams, request)
             case actions.Advance():
-                return self._advance(vhost, streams, request)
+                return self._advance(user, vhost, streams, request)
             case actions.Cover():
-                return self._cover(vhost, streams, request)
+                return self._cover(user, vhost, streams, request)
             case actions.RejectRead():
-                return _reject(vhost, request)
+                return _reject(user, vhost, request)
 
     def _follow(
-        self, vhost: VirtualHost, streams: Sequence[Stream], request: actions.Follow
+        self, user: User, vhost: VirtualHost, streams: Sequence[Stream], request: actions.Follow
     ) -> actions.Followed:
         group = _find(vhost, request)
         if group is None:
             _check_start(streams, request)
             position = Position(request.at.kind, request.at.value)
             group = vhost.groups.create(
-                request.subject, request.query, {}, start=position, offsets=request.at.offsets, query=True
+                request.subject,
+                request.query,
+                {},
+                user=user,
+                start=position,
+                offsets=request.at.offsets,
+                query=True,
             )
         else:
-            vhost.groups.open(request.subject, request.query, {}, query=True)
-        before = self._runs.get(group)
-        known = before.known if before else {}
+            vhost.groups.open(request.subject, request.query, {}, user=user, query=True)
+        known = self._run(group).known
         epoch = known.get(request.run, 0)
         if not epoch:
-            epoch = max(vhost.broker.now_us(), before.epoch + 1 if before else 0)
+            epoch = vhost.groups.begin_run(group)
             if request.run:
                 remember(known, request.run, epoch)
-            self._runs[group] = _Run(epoch, known)
+            self._runs[group] = _Run(known)
         offsets = {each.name: group.partitions[each.name].progress.low for each in streams}
         return actions.Followed(epoch, [_place(stream, offsets[stream.name]) for stream in streams])
 
     def _advance(
-        self, vhost: VirtualHost, streams: Sequence[Stream], request: actions.Advance
+        self, user: User, vhost: VirtualHost, streams: Sequence[Stream], request: actions.Advance
     ) -> actions.Advanced:
-        group = self._group(vhost, request)
+        group = _group(user, vhost, request)
         _check_offsets(streams, request)
         if group is not None:
             _settle(group, request.offsets)
@@ -123,7 +126,7 @@ class Reading:
         """How many messages of each partition are in the next batch."""
         turn = 0
         if group is not None:
-            run = self._runs[group]
+            run = self._run(group)
             turn, run.turn = run.turn, run.turn + 1
         available = [each.messages for each in unread]
         limit = sum(available) if request.max_messages is None else request.max_messages
@@ -134,9 +137,9 @@ class Reading:
         return shares.by_bytes(sizes, request.max_bytes, turn=turn)
 
     def _cover(
-        self, vhost: VirtualHost, streams: Sequence[Stream], request: actions.Cover
+        self, user: User, vhost: VirtualHost, streams: Sequence[Stream], request: actions.Cover
     ) -> actions.Covered:
-        self._group(vhost, request)
+        _group(user, vhost, request)
         _check_offsets(streams, request)
         parts = []
         for number, stream in enumerate(streams):
@@ -146,28 +149,8 @@ class Reading:
                 parts.append(actions.Part(stream.name, number, stream.log.id, *portion))
         return actions.Covered(parts)
 
-    def _group(self, vhost: VirtualHost, request: actions.Advance | actions.Cover) -> Group | None:
-        """The query, if this is its present run; None where no query asks."""
-        if not request.query:
-            return None
-        group = _find(vhost, request)
-        over = f"a run of query '{request.query}' over '{request.subject}' in vhost '{vhost.name}' is over"
-        if group is None:
-            raise LeaseRefused(
-                "forgotten",
-                f"{over}: its group was deleted",
-                hint="Started again it goes on where its checkpoint is.",
-            )
-        run = self._runs.get(group)
-        if run is None or run.epoch < request.epoch:  # the broker was restarted
-            run = self._runs[group] = _Run(request.epoch, run.known if run else {})
-        if run.epoch != request.epoch:
-            raise LeaseRefused(
-                "fenced",
-                f"{over}: the query is in a later run",
-                hint="Another run of the same query has taken over. Two queries need two names.",
-            )
-        return group
+    def _run(self, group: Group) -> _Run:
+        return self._runs.setdefault(group, _Run())
 
 
 class _Unread:
@@ -207,9 +190,37 @@ def _settle(group: Group, offsets: Mapping[str, int]) -> None:
         group.partitions[name].settle_below(offset, who=_label(group))
 
 
-def _reject(vhost: VirtualHost, request: actions.RejectRead) -> actions.Done:
+def _group(user: User, vhost: VirtualHost, request: actions.Advance | actions.Cover) -> Group | None:
+    """The query, if this is its present run, and the user may operate it; None where no query asks."""
+    if not request.query:
+        return None
+    group = _find(vhost, request)
+    over = f"run {request.epoch} of query '{request.query}' over '{request.subject}' in vhost '{vhost.name}'"
+    if group is None:
+        raise LeaseRefused(
+            "forgotten",
+            f"{over} is over: its group was deleted",
+            hint="Started again it goes on where its checkpoint is.",
+        )
+    vhost.groups.check_operate(group, user)
+    if group.settings.mode != QUERY:
+        raise PreconditionFailed(f"{group} is not a query's")
+    if not group.epoch and 0 < request.epoch <= vhost.broker.now_us():
+        vhost.groups.begin_run(group, request.epoch)  # of an earlier version, which kept no epochs
+    if not group.epoch or group.epoch != request.epoch:
+        raise LeaseRefused(
+            "fenced",
+            f"{over} is over, or never began: the query is in its run {group.epoch}",
+            hint="Another run of the same query has taken over. Two queries need two names.",
+        )
+    return group
+
+
+def _reject(user: User, vhost: VirtualHost, request: actions.RejectRead) -> actions.Done:
     """A query that is not there, or has settled them, has nothing to reject: then nothing is done."""
     group = _find(vhost, request)
+    if group is not None:
+        vhost.groups.check_operate(group, user)
     if group is not None and group.settings.mode == QUERY:
         there = {name: group.partitions[name] for name in request.ranges if name in group.partitions}
         chosen = [(each, ordered_ranges(request.ranges[name], each.log)) for name, each in there.items()]

@@ -1,0 +1,31 @@
+from collections.abc import Iterator
+
+import pytest
+
+from leveret.testing.broker import Broker
+from tests.management.conftest import Api
+from tests.rabbitmq.node import RabbitMQ
+from tests.rights.brokers import AmqpSide, Leveret, add_users_to_rabbitmq
+
+
+@pytest.fixture(scope="module")
+def leveret_side(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Leveret]:
+    """One Leveret for all rows, with AMQP, HTTP and Flight."""
+    with Broker(tmp_path_factory.mktemp("rights") / "data", flight=True) as broker:
+        api = Api(broker)
+        api.run(api.listener.start())
+        side = Leveret(broker, api)
+        yield side
+        side.amqp.close()
+        api.run(api.listener.stop())
+
+
+@pytest.fixture(scope="module")
+def rabbitmq_side(rabbitmq: RabbitMQ) -> Iterator[AmqpSide]:
+    suffix = f"-{rabbitmq.vhost}"
+    add_users_to_rabbitmq(rabbitmq, suffix)
+    side = AmqpSide(rabbitmq.port, rabbitmq.vhost, suffix)
+    side.root.exchange_declare("plain-x")
+    yield side
+    side.root.exchange_delete("plain-x")
+    side.close()

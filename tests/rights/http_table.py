@@ -1,0 +1,101 @@
+"""What every route of the HTTP API needs. All but `/health` need a login, and all but that a tag.
+
+Before a request there are the queue `{queue}`, the topic `{new}t` of one partition, the owner's query
+`{query}` over the queue and the owner's group `{group}` on the stream `plain-s`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+ADMINISTRATOR: Final = "be tag administrator"
+ENTER: Final = "enter vhost /"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    method: str
+    route: str
+    """The path as the application has it, with `{…}` for names."""
+    needs: tuple[str, ...] = ()
+    body: Any = None
+    more: str = ""
+    """The rest of the URL."""
+    fills: str = ""
+    """What stands for the last name of the path; `{group}` and the like are names of this attempt."""
+    is_open: bool = False
+    """Whether no login is needed."""
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.route} {self.fills}".strip()
+
+    def path(self, names: dict[str, str]) -> str:
+        filled = self.route.replace("{vhost}", "%2F").replace("{query}", names["query"])
+        for name in ("{name}", "{group}"):
+            filled = filled.replace(name, self.fills.format(**names))
+        return filled + self.more
+
+
+_READ: Final = (ENTER, "read queue {queue}")
+_GROUP: Final = (ENTER, "read queue plain-s", "operate group {group}")
+_QUEUE: Final = "/api/queues/{vhost}/{name}"
+_TOPIC: Final = "/api/topics/{vhost}/{name}"
+_GROUP_PATH: Final = "/api/groups/{vhost}/{group}"
+_PERMISSION: Final = "/api/permissions/{vhost}/{name}"
+_RIGHTS: Final = {"configure": "", "write": "", "read": ""}
+_MAKE_TOPIC: Final = (
+    ENTER,
+    "configure exchange {new}",
+    "read exchange {new}",
+    "configure queue {new}-0",
+    "write queue {new}-0",
+)
+
+ROWS: Final = (
+    Row("GET", "/health", is_open=True),
+    Row("GET", "/api/overview"),
+    Row("GET", "/api/whoami"),
+    # queues
+    Row("GET", "/api/queues"),
+    Row("GET", "/api/queues/{vhost}", (ENTER,)),
+    Row("GET", _QUEUE, (ENTER,), fills="{queue}"),
+    Row("DELETE", f"{_QUEUE}/contents", _READ, fills="{queue}"),
+    Row("DELETE", f"{_QUEUE}/queries/{{query}}", (*_READ, "operate query {query}"), fills="{queue}"),
+    # topics
+    Row("GET", "/api/topics"),
+    Row("GET", "/api/topics/{vhost}", (ENTER,)),
+    Row("GET", _TOPIC, (ENTER,), fills="{new}t"),
+    Row("PUT", _TOPIC, _MAKE_TOPIC, {"partitions": 1}, fills="{new}"),
+    Row("DELETE", _TOPIC, (ENTER, "configure exchange {new}t", "configure queue {new}t-0"), fills="{new}t"),
+    # groups
+    Row("GET", "/api/groups"),
+    Row("GET", "/api/groups/{vhost}", (ENTER,)),
+    Row("GET", _GROUP_PATH, (ENTER,), fills="{group}"),
+    Row("PUT", _GROUP_PATH, (ENTER, "read queue plain-s"), {"subject": "plain-s"}, fills="{group}b"),
+    Row(
+        "PUT",
+        _GROUP_PATH,
+        (ENTER, "read queue plain-s", "join group {group}", "operate group {group}"),
+        {"subject": "plain-s", "max_span": 9},
+        fills="{group}",
+    ),
+    Row("PATCH", _GROUP_PATH, _GROUP, {"max_span": 5}, fills="{group}"),
+    Row("DELETE", _GROUP_PATH, _GROUP, fills="{group}"),
+    Row("POST", f"{_GROUP_PATH}/seek", _GROUP, {"to": "last"}, fills="{group}"),
+    Row("POST", f"{_GROUP_PATH}/skip", _GROUP, {"offset": 0, "reason": "why"}, fills="{group}"),
+    Row("POST", f"{_GROUP_PATH}/pause", _GROUP, {}, fills="{group}"),
+    Row("POST", f"{_GROUP_PATH}/resume", _GROUP, {}, fills="{group}"),
+    Row("POST", f"{_GROUP_PATH}/redrive", (*_GROUP, "read queue %DLQ%{group}"), {}, fills="{group}"),
+    # users
+    Row("GET", "/api/users", (ADMINISTRATOR,)),
+    Row("GET", "/api/users/{name}", (ADMINISTRATOR,), fills="other"),
+    Row("PUT", "/api/users/{name}", (ADMINISTRATOR,), {"password": "x", "tags": ""}, fills="{new}"),
+    Row("DELETE", "/api/users/{name}", (ADMINISTRATOR,), fills="{query}"),
+    Row("GET", "/api/permissions", (ADMINISTRATOR,)),
+    Row("GET", "/api/permissions/{vhost}", (ADMINISTRATOR,)),
+    Row("GET", _PERMISSION, (ADMINISTRATOR,), fills="other"),
+    Row("PUT", _PERMISSION, (ADMINISTRATOR,), _RIGHTS, fills="{query}"),
+    Row("DELETE", _PERMISSION, (ADMINISTRATOR,), fills="{query}"),
+)
+"""There is a user called `{query}`, who may nothing, and whom nobody misses."""
