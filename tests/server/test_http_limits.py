@@ -20,7 +20,7 @@ SHORT_S = 0.05
 PATIENT = HttpLimits(
     header_timeout_s=WAIT_S,
     body_timeout_s=WAIT_S,
-    idle_timeout_s=int(WAIT_S),
+    idle_timeout_s=WAIT_S,
     send_timeout_s=WAIT_S,
     tls_handshake_timeout_s=WAIT_S,
 )
@@ -145,7 +145,17 @@ def test_an_idle_connection_is_closed() -> None:
     async def scenario(listener: HttpListener) -> None:
         assert (await ended(await connect(listener, REQUEST))).endswith(b"0 bytes")
 
-    play(scenario, idle_timeout_s=1)
+    play(scenario, idle_timeout_s=SHORT_S)
+
+
+def test_a_connection_that_was_answered_before_the_end_of_the_body_is_closed_when_idle() -> None:
+    async def scenario(listener: HttpListener) -> None:
+        reader, writer = await connect(listener, REQUEST[:-2] + b"Content-Length: 9\r\n\r\n1234")
+        await reader.readuntil(b"0 bytes")
+        writer.write(b"56789")
+        assert await ended((reader, writer)) == b""
+
+    play(scenario, idle_timeout_s=SHORT_S)
 
 
 def test_a_client_that_does_not_take_its_answer_is_dropped() -> None:
@@ -259,7 +269,7 @@ def test_a_request_that_is_broken_anywhere_leaves_nothing_in_the_log(
         await serves(listener)
 
     with caplog.at_level(logging.WARNING):
-        play(scenario, header_timeout_s=SHORT_S, body_timeout_s=SHORT_S, idle_timeout_s=1)
+        play(scenario, header_timeout_s=SHORT_S, body_timeout_s=SHORT_S, idle_timeout_s=SHORT_S)
     assert [record.getMessage() for record in caplog.records] == []
 
 

@@ -66,7 +66,6 @@ class HttpListener:
             access_log=False,
             proxy_headers=False,
             server_header=False,
-            timeout_keep_alive=limits.idle_timeout_s,
             timeout_graceful_shutdown=_GOODBYE_S,
             h11_max_incomplete_event_size=limits.header_max_bytes,
         )

@@ -1,9 +1,10 @@
 """One HTTP connection with limits: uvicorn's, and an end for clients that do not go on.
 
-uvicorn closes a connection that is idle between two requests. This class adds what uvicorn lacks: a time for
-the header of a request, for its body, and for a client to take what it is sent; the status that belongs to a
-header that is too large; and an end for requests that are broken in the middle of an answer. How many
-connections there may be is left to `leveret.server.http`.
+uvicorn speaks HTTP. This class adds what uvicorn lacks: a time for the header of a request, for its body, and
+for a client to take what it is sent; the status that belongs to a header that is too large; and an end for
+requests that are broken in the middle of an answer. uvicorn's own limit for idle connections is not used: it
+is lost when an answer comes before the end of a body. How many connections there may be is left to
+`leveret.server.http`.
 
     HEADER ──> BODY ──> ANSWER ──> IDLE ──> HEADER
                     UNSENT: the client does not take its answer
@@ -37,7 +38,7 @@ class HttpLimits:
     """From the beginning of a connection or a request until its header is whole."""
     body_timeout_s: float = 30.0
     """From the end of the header until the body is whole."""
-    idle_timeout_s: int = 60
+    idle_timeout_s: float = 60.0
     """From an answer to the first byte of the next request."""
     send_timeout_s: float = 60.0
     """How long a client may take nothing of what it is sent."""
@@ -100,8 +101,7 @@ class HttpConnection(H11Protocol):
         self._watch()
 
     def timeout_keep_alive_handler(self) -> None:
-        super().timeout_keep_alive_handler()
-        self._watch()
+        """`_watch` sets the deadline of idle connections, too."""
 
     def send_400_response(self, msg: str) -> None:
         """Called while h11's error is handled, which knows a better status for some requests."""
@@ -126,8 +126,9 @@ class HttpConnection(H11Protocol):
             _Phase.HEADER: self._limits.header_timeout_s,
             _Phase.BODY: self._limits.body_timeout_s,
             _Phase.UNSENT: self._limits.send_timeout_s,
+            _Phase.IDLE: self._limits.idle_timeout_s,
             _Phase.ENDING: self._limits.send_timeout_s,
-        }.get(phase)  # IDLE is uvicorn's
+        }.get(phase)
         if limit_s is not None:
             self._unsent_bytes = self.transport.get_write_buffer_size()
             self._deadline = self.loop.call_later(limit_s, self._expire)
@@ -148,7 +149,7 @@ class HttpConnection(H11Protocol):
     def _expire(self) -> None:
         phase, self._phase, self._deadline = self._phase, None, None
         unsent_bytes = self.transport.get_write_buffer_size()
-        if phase is _Phase.HEADER and not self.conn.trailing_data[0]:
+        if phase is _Phase.IDLE or (phase is _Phase.HEADER and not self.conn.trailing_data[0]):
             self.transport.close()  # nothing was asked, so nothing is answered
         elif phase is _Phase.HEADER:
             self._refuse(HTTPStatus.REQUEST_TIMEOUT, "The header of the request took too long.")
@@ -165,7 +166,8 @@ class HttpConnection(H11Protocol):
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            body = sentence.encode()
+            asked = self.conn.our_state is h11.SEND_RESPONSE
+            body = b"" if asked and self.scope["method"] == "HEAD" else sentence.encode()
             headers = [
                 ("content-type", "text/plain; charset=utf-8"),
                 ("content-length", str(len(body))),
