@@ -2,9 +2,11 @@
 
 import re
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
+from statistics import median
 from urllib.request import urlopen
 
 import pika
@@ -44,10 +46,14 @@ def publisher(server: Serving) -> Iterator[BlockingChannel]:
         yield channel
 
 
-def publish(channel: BlockingChannel, count: int = 50) -> None:
-    """Publish with confirms; each that is refused raises."""
+def publish(channel: BlockingChannel, count: int = 50) -> float:
+    """Publish with confirms; each that is refused raises. Return the median time of a confirm."""
+    taken_s = []
     for number in range(count):
+        before_s = time.perf_counter()
         channel.basic_publish("", "orders", b"%d" % number, PERSISTENT, mandatory=True)
+        taken_s.append(time.perf_counter() - before_s)
+    return median(taken_s)
 
 
 def crowd(port: int, stack: ExitStack) -> None:
@@ -67,13 +73,16 @@ def can_connect(server: Serving) -> bool:
 
 
 def test_connected_clients_are_served_while_others_use_up_the_descriptors(
-    server: Serving, publisher: BlockingChannel
+    server: Serving, publisher: BlockingChannel, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    publish(publisher)
+    idle_s = publish(publisher)
     with ExitStack() as stack:
         crowd(server.port, stack)
         wait_until(lambda: "new connections wait" in server.errors, "the descriptors are used up")
-        publish(publisher)
+        beside_s = publish(publisher)
+        with capsys.disabled():
+            ratio = beside_s / idle_s
+            print(f"\nwith {CROWD} clients that can't connect a confirm takes {ratio:.1f} x its idle time")
         for number in range(5):
             publisher.queue_declare(f"more-{number}", durable=True)
         publish(publisher)
