@@ -55,9 +55,9 @@ def test_a_virtual_host_is_shown_to_those_with_permissions_on_it(api):
 
 def test_guest_is_let_in_from_loopback_only(api):
     guest = b"Basic Z3Vlc3Q6Z3Vlc3Q="
-    for peer in (("127.0.0.1", 1), ("127.8.8.8", 1), ("::1", 1), None):
+    for peer in (("127.0.0.1", 1), ("127.8.8.8", 1), ("::1", 1)):
         assert api.run(status_of(api.app, peer, guest)) == 200, peer
-    for peer in (("192.0.2.1", 1), ("fe80::1%eth0", 1), ("::ffff:192.0.2.1", 1)):
+    for peer in (("192.0.2.1", 1), ("fe80::1%eth0", 1), ("::ffff:192.0.2.1", 1), None):
         assert api.run(status_of(api.app, peer, guest)) == 401, peer
 
 

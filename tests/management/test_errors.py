@@ -8,7 +8,7 @@ import pytest
 from leveret.amqp import errors as amqp
 from leveret.management.errors import STATUSES, problem_of
 from leveret.storage.errors import StorageFull, StorePoisoned
-from tests.processes import WAIT_S
+from tests.processes import WAIT_S, wait_until
 
 
 def test_a_path_that_is_not_there_is_not_found(api):
@@ -72,9 +72,9 @@ def test_a_full_disk_is_told_with_its_hint(api, monkeypatch, caplog):
 
 
 def test_every_error_that_a_request_of_a_client_can_cause_has_a_status():
-    """What is left out tells of frames, channels and shutdowns, which HTTP has none of."""
+    """What is left out tells of frames, contents, channels and shutdowns, which HTTP has none of."""
     left_out = {"CONNECTION_FORCED", "FRAME_ERROR", "CHANNEL_ERROR", "UNEXPECTED_FRAME", "INTERNAL_ERROR"}
-    left_out |= {"CONTENT_TOO_LARGE"}
+    left_out.add("CONTENT_TOO_LARGE")
     names = {each.name for each in subclasses(amqp.AmqpError)}
     assert names == set(STATUSES) | left_out
 
@@ -116,6 +116,15 @@ def test_bad_requests_are_refused_without_a_word_in_the_log(api, caplog, data):
         connection.shutdown(socket.SHUT_WR)
         answer = connection.makefile("rb").read()
     assert answer == b"" or answer.startswith(b"HTTP/1.1 4")
+    assert api.get("/health").status == 200
+    assert caplog.text == ""
+
+
+def test_a_client_that_leaves_in_the_middle_of_a_body_leaves_nothing_in_the_log(api, caplog):
+    with socket.create_connection(("127.0.0.1", api.listener.port), timeout=WAIT_S) as connection:
+        head = b"PUT /api/users/ann HTTP/1.1\r\nHost: x\r\nAuthorization: Basic Z3Vlc3Q6Z3Vlc3Q=\r\n"
+        connection.sendall(head + b"Content-Length: 100\r\n\r\n{")
+    wait_until(lambda: not api.listener.connections, "the broker has seen the end")
     assert api.get("/health").status == 200
     assert caplog.text == ""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import socket
 import ssl
 import subprocess
@@ -29,24 +28,7 @@ from tests.processes import WAIT_S
 
 LARGE = b"x" * (3 << 20)
 
-pytestmark = [
-    pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed"),
-    pytest.mark.real,
-]
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With `key.pem` beside it."""
-    place = tmp_path_factory.mktemp("tls")
-    subprocess.run(
-        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes "
-        f"-keyout {place}/key.pem -out {place}/cert.pem -days 2 -subj /CN=localhost "
-        "-addext subjectAltName=IP:127.0.0.1,DNS:localhost".split(),
-        check=True,
-        capture_output=True,
-    )
-    return place / "cert.pem"
+pytestmark = pytest.mark.real
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from leveret.server.binding import bind
+from leveret.server.descriptors import DESCRIPTORS_MIN, descriptors_max, raise_limit
 from leveret.server.tls import OFF, TlsSettings
 
 _UNKNOWN_HOST = "give --host an address of this machine: 127.0.0.1, or 0.0.0.0 for all of them"
@@ -44,6 +45,7 @@ def check(
     A Flight port that alone is taken is no reason: the process of a broker that was killed just now may have
     it a little longer, and the endpoint waits for that.
     """
+    check_descriptors()
     check_certificate(tls)
     check_data_directory(data_dir)
     try:
@@ -75,6 +77,17 @@ def check_data_directory(path: Path) -> None:
         raise StartRefused(f"the data directory {path} can't be made: {error.strerror} ({hint})") from error
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
         raise StartRefused(f"the data directory {path} can't be written (change its permissions, or {hint})")
+
+
+def check_descriptors() -> None:
+    """Raise the limit of open files as far as it goes; raise `StartRefused` if that is not enough."""
+    raise_limit()
+    most = descriptors_max()
+    if most < DESCRIPTORS_MIN:
+        raise StartRefused(
+            f"at most {most} files and sockets may be open, and the broker needs {DESCRIPTORS_MIN} "
+            "(raise the limit with ulimit -n)"
+        )
 
 
 def check_certificate(tls: TlsSettings | None) -> None:

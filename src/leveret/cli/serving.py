@@ -16,9 +16,10 @@ from leveret import __version__
 from leveret.management.app import create_app
 from leveret.server.alarms import measured
 from leveret.server.definitions import Definitions
+from leveret.server.descriptors import Descriptors
 from leveret.server.flight.endpoint import FlightSettings
 from leveret.server.http import HttpListener
-from leveret.server.memory import allow_many_files, collect_rarely, keep_memory
+from leveret.server.memory import collect_rarely, keep_memory
 from leveret.server.server import Server
 from leveret.server.tls import OFF, TlsSettings
 from leveret.storage.files import OsFiles
@@ -34,8 +35,8 @@ async def serve(
     tls: TlsSettings | None,
 ) -> bool:
     """Until a signal, or until the server ends by itself; whether it failed."""
-    allow_many_files()
     keep_memory()
+    descriptors = Descriptors()
     data_dir.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240  # the loop serves nobody yet
     server = Server(
         OsFiles(str(data_dir)),
@@ -45,13 +46,14 @@ async def serve(
         measure=measured(str(data_dir)),
         flight=flight if importlib.util.find_spec("pyarrow") else None,
         tls=tls,
+        descriptors=descriptors,
     )
     told = _listen_for_signals()
     await server.start()
     app = create_app(server.broker, changed=server.turns.begin)
-    http = [] if http_port == OFF else [HttpListener(app, host, http_port)]
+    http = [] if http_port == OFF else [HttpListener(app, host, http_port, descriptors=descriptors)]
     if tls is not None and tls.http_port != OFF:
-        http.append(HttpListener(app, host, tls.http_port, tls=tls.context()))
+        http.append(HttpListener(app, host, tls.http_port, tls=tls.context(), descriptors=descriptors))
     try:
         for listener in http:
             await listener.start()

@@ -78,5 +78,5 @@ def enter(broker: Broker, user: User, name: str) -> VirtualHost:
 
 
 def _is_loopback(request: Request) -> bool:
-    """A peer without an address is on a socket of this machine."""
-    return request.client is None or ip_address(request.client.host.split("%")[0]).is_loopback
+    """The system does not know the address of a peer that has reset the connection: that may be anybody."""
+    return request.client is not None and ip_address(request.client.host.split("%")[0]).is_loopback

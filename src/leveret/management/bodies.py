@@ -10,7 +10,7 @@ import json
 from collections.abc import Collection, Mapping
 from typing import Any, TypeAlias
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from leveret.management.errors import Problem
 
@@ -29,10 +29,13 @@ class BadRequest(Problem):
 async def body_of(request: Request) -> Body:
     """The object that came with the request; an empty one if nothing did."""
     data = bytearray()
-    async for piece in request.stream():
-        data += piece
-        if len(data) > BYTES_MAX:
-            raise Problem(413, "content_too_large", f"A body has at most {BYTES_MAX} bytes.")
+    try:
+        async for piece in request.stream():
+            data += piece
+            if len(data) > BYTES_MAX:
+                raise Problem(413, "content_too_large", f"A body has at most {BYTES_MAX} bytes.")
+    except ClientDisconnect:  # nobody is there to read the answer
+        raise BadRequest("The body is not whole.") from None
     if not data.strip():
         return {}
     try:

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
+
+_BACKLOG = 1024
+"""Connections that wait in the system until they are accepted."""
+
+
+async def bind_host(host: str, port: int) -> list[socket.socket]:
+    """`bind` in the running loop, which serves others while the host is looked up."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    return bind_addresses(dict.fromkeys((each[0], str(each[4][0])) for each in found), port)
 
 
 def bind(host: str, port: int) -> list[socket.socket]:
@@ -19,7 +30,7 @@ def bind_addresses(addresses: dict[tuple[socket.AddressFamily, str], None], port
     sockets: list[socket.socket] = []
     try:
         for family, address in addresses:
-            sockets.append(socket.create_server((address, port), family=family, backlog=128))
+            sockets.append(socket.create_server((address, port), family=family, backlog=_BACKLOG))
             port = int(sockets[0].getsockname()[1])
     except OSError:
         for each in sockets:

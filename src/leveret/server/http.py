@@ -7,8 +7,9 @@
 
 uvicorn speaks HTTP; this is how it is set up so that it lives inside a broker: no signal handlers, no logging
 of its own set-up or of requests, no trust in headers that claim another peer address, and an end within
-`_GOODBYE_S`. What the application does is not known here. Sockets are bound before uvicorn sees them, so that
-a port in use is an `OSError` of `start` and not the end of the process.
+`_GOODBYE_S`. What the application does is not known here. How long a client may take for a request is left to
+`http_connection`, when a connection is accepted to `acceptor`. Sockets are bound before uvicorn sees them, so
+that a port in use is an `OSError` of `start` and not the end of the process.
 """
 
 from __future__ import annotations
@@ -16,52 +17,66 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, suppress
+from typing import Any, Final
 
 import uvicorn
 
-from leveret.server.binding import bind_addresses
+from leveret.server.acceptor import Acceptor
+from leveret.server.binding import bind_host
+from leveret.server.descriptors import Descriptors
+from leveret.server.http_connection import HttpConnection, HttpLimits
 
 _GOODBYE_S = 2
 """How long requests that are being answered have to end."""
-_KEEP_ALIVE_S = 60
+_TOO_MANY: Final = (
+    b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 10\r\n"
+    b"content-type: text/plain; charset=utf-8\r\ncontent-length: 30\r\n\r\nThere are too many connections"
+)
 
 
 class HttpListener:
     """`HttpListener(app, host, port)`; port 0 picks a free one."""
 
-    def __init__(self, app: Any, host: str, port: int, *, tls: ssl.SSLContext | None = None) -> None:
-        """`app` is any ASGI 3 application without a lifespan; with `tls` it is HTTPS."""
+    def __init__(
+        self,
+        app: Any,
+        host: str,
+        port: int,
+        *,
+        tls: ssl.SSLContext | None = None,
+        limits: HttpLimits = HttpLimits(),  # noqa: B008  (frozen)
+        descriptors: Descriptors | None = None,
+    ) -> None:
+        """`app` is any ASGI 3 application without a lifespan; with `tls` it is HTTPS. `descriptors` are
+        shared with the other listeners of the process."""
         self._host = host
         self._port = port
         self._scheme = "http" if tls is None else "https"
-        self._server = _Server(
-            uvicorn.Config(
-                app,
-                interface="asgi3",
-                http="h11",
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                log_level="error",
-                access_log=False,
-                proxy_headers=False,
-                server_header=False,
-                timeout_keep_alive=_KEEP_ALIVE_S,
-                timeout_graceful_shutdown=_GOODBYE_S,
-                ssl_context_factory=None if tls is None else lambda config, default: tls,
-            )
+        config = uvicorn.Config(
+            app,
+            interface="asgi3",
+            http=HttpConnection,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            log_level="error",
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            timeout_graceful_shutdown=_GOODBYE_S,
+            h11_max_incomplete_event_size=limits.header_max_bytes,
         )
-        self._sockets: list[socket.socket] = []
+        self._server = _Server(config, limits=limits, descriptors=descriptors or Descriptors(), tls=tls)
         self._serving: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Listens: who connects from now on is answered."""
-        self._sockets = await _bind(self._host, self._port)
-        self._port = int(self._sockets[0].getsockname()[1])
-        self._serving = asyncio.create_task(self._server.serve(self._sockets))
+        sockets = await bind_host(self._host, self._port)
+        self._port = int(sockets[0].getsockname()[1])
+        self._serving = asyncio.create_task(self._server.serve(sockets))
 
     async def stop(self) -> None:
         """Nobody new is let in, requests under way are answered, connections are closed."""
@@ -79,20 +94,88 @@ class HttpListener:
         return self._port
 
     @property
+    def connections(self) -> int:
+        """How many connections are open; those that shake hands for TLS are not."""
+        return len(self._server.server_state.connections)
+
+    @property
     def url(self) -> str:
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"{self._scheme}://{host}:{self._port}"
 
 
 class _Server(uvicorn.Server):
+    """uvicorn's server, with our acceptor in place of asyncio's server."""
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        *,
+        limits: HttpLimits,
+        descriptors: Descriptors,
+        tls: ssl.SSLContext | None,
+    ) -> None:
+        super().__init__(config)
+        self._limits = limits
+        self._descriptors = descriptors
+        self._tls = tls
+
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Signals are the process's business."""
         yield
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        acceptor = Acceptor(
+            sockets or [],
+            self._connection,
+            descriptors=self._descriptors,
+            tls=self._tls,
+            tls_handshake_s=self._limits.tls_handshake_timeout_s,
+            admits=_Admission(self._limits, self._descriptors, answers=self._tls is None).admits,
+        )
+        acceptor.start()
+        self.servers = [acceptor]  # type: ignore[list-item]  # it is closed and waited for, no more
+        self.started = True
 
-async def _bind(host: str, port: int) -> list[socket.socket]:
-    """A listening socket for each address of the host, all on the same port."""
-    loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    return bind_addresses(dict.fromkeys((each[0], str(each[4][0])) for each in found), port)
+    def _connection(self) -> HttpConnection:
+        return HttpConnection(
+            limits=self._limits, config=self.config, server_state=self.server_state, app_state={}
+        )
+
+
+class _Admission:
+    """Counts the connections of a port, in all and by address."""
+
+    def __init__(self, limits: HttpLimits, descriptors: Descriptors, *, answers: bool) -> None:
+        """`answers`: whether a connection that is not admitted can be told why, without TLS."""
+        self._all_max = min(limits.connections_max, max(1, descriptors.usable // 4))
+        self._address_max = limits.connections_per_address_max
+        self._answers = answers
+        self._open: dict[socket.socket, str] = {}
+        """Sockets by address. Those that have been closed meanwhile are removed when there seem too many."""
+        self._by_address: Counter[str] = Counter()
+
+    def admits(self, connection: socket.socket, address: str) -> bool:
+        if self._is_full(address):
+            self._forget_closed()
+            if self._is_full(address):
+                self._say_too_many(connection)
+                return False
+        self._open[connection] = address
+        self._by_address[address] += 1
+        return True
+
+    def _is_full(self, address: str) -> bool:
+        return len(self._open) >= self._all_max or self._by_address[address] >= self._address_max
+
+    def _forget_closed(self) -> None:
+        self._open = {each: address for each, address in self._open.items() if each.fileno() >= 0}
+        self._by_address = Counter(self._open.values())
+
+    def _say_too_many(self, connection: socket.socket) -> None:
+        if self._answers:
+            with suppress(OSError):  # it is gone already
+                connection.setblocking(False)
+                connection.send(_TOO_MANY)
+                connection.shutdown(socket.SHUT_WR)

@@ -1,4 +1,4 @@
-"""What the process may use, and how memory is handed out and collected in it.
+"""How memory is handed out and collected in the process.
 
 A broker receives and sends in large pieces. With glibc's defaults every buffer above 128 KiB is mapped and
 unmapped again, and the page faults take up to 40 % of a busy broker's time. Nothing happens where the C
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import resource
 from contextlib import suppress
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
@@ -23,13 +22,6 @@ def collect_rarely() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
-
-
-def allow_many_files() -> None:
-    """For the process, once: as many sockets and files as the system lets it have."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def give_back() -> None:

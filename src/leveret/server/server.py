@@ -15,16 +15,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import ssl
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from leveret.broker.broker import Broker, Limits
 from leveret.broker.channel import Channel
 from leveret.broker.definitions import Change, Row
 from leveret.broker.groups.partition import Partition
 from leveret.broker.handshake import State
+from leveret.server.acceptor import Acceptor
 from leveret.server.alarms import Alarms, Shortage
+from leveret.server.binding import bind_host
+from leveret.server.descriptors import Descriptors
 from leveret.server.flight.endpoint import FlightEndpoint, FlightSettings
 from leveret.server.socket import HANDSHAKE_S, AmqpSocket
 from leveret.server.tls import OFF, TlsSettings
@@ -73,10 +77,11 @@ class Server:
         goodbye_s: float = 5.0,
         flight: FlightSettings | None = None,
         tls: TlsSettings | None = None,
+        descriptors: Descriptors | None = None,
     ) -> None:
         """`measure` says what the broker is short of; `goodbye_s`: how long clients may take to leave;
         `flight`: where bulk readers and writers are served, `tls`: clients over TLS, if they are; with it
-        the other port may be `OFF`."""
+        the other port may be `OFF`; `descriptors`: shared with other listeners of the process."""
         self._files = files
         self._definitions = definitions
         self._host = host
@@ -90,9 +95,10 @@ class Server:
         self._goodbye_s = goodbye_s
         self._flight = flight
         self._tls = tls
+        self._descriptors = descriptors or Descriptors()
         self._alarms: Alarms | None = None
         self.endpoint: FlightEndpoint | None = None
-        self._listeners: list[asyncio.Server] = []
+        self._listeners: list[Acceptor] = []
         self.broker: Broker
         self.turns: Turns
         self.tls_port: int | None = None
@@ -131,7 +137,7 @@ class Server:
             if self._flight is not None:  # first: who connects is told where it is
                 self.endpoint = FlightEndpoint(self.broker, self.turns, self._flight)
                 await self.endpoint.start()
-            await self._listen(loop)
+            await self._listen()
             if self.failure is not None:
                 raise self.failure
         except BaseException:
@@ -154,21 +160,27 @@ class Server:
             self._alarms = Alarms(self.turns, self._measure)
             self._alarms.start()
 
-    async def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
+    async def _listen(self) -> None:
         if self._port != OFF:
-            self._port = await self._listen_on(loop, self._port)
+            self._port = await self._listen_on(self._port)
         if self._tls is not None:
-            self.tls_port = await self._listen_on(
-                loop, self._tls.port, ssl=self._tls.context(), ssl_handshake_timeout=HANDSHAKE_S
-            )
+            self.tls_port = await self._listen_on(self._tls.port, self._tls.context())
 
-    async def _listen_on(self, loop: asyncio.AbstractEventLoop, port: int, **options: Any) -> int:
+    async def _listen_on(self, port: int, tls: ssl.SSLContext | None = None) -> int:
         """The port; one that was free if it is 0."""
-        listener = await loop.create_server(
-            lambda: self._socket(self.turns), self._host, port, backlog=1024, **options
+        sockets = await bind_host(self._host, port)
+        acceptor = Acceptor(
+            sockets,
+            lambda: self._socket(self.turns),
+            descriptors=self._descriptors,
+            spare=self._descriptors.spare_for_http,
+            tls=tls,
+            tls_handshake_s=HANDSHAKE_S,
         )
-        self._listeners.append(listener)
-        return int(listener.sockets[0].getsockname()[1])
+        self._listeners.append(acceptor)
+        port = int(sockets[0].getsockname()[1])
+        acceptor.start()
+        return port
 
     @property
     def port(self) -> int:

@@ -277,4 +277,5 @@ def _address(name: Any) -> str:
 
 
 def _is_loopback(peer: Any) -> bool:
-    return not isinstance(peer, tuple) or ip_address(peer[0].split("%")[0]).is_loopback
+    """The system does not know the address of a peer that has reset the connection: that may be anybody."""
+    return isinstance(peer, tuple) and ip_address(peer[0].split("%")[0]).is_loopback

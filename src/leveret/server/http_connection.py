@@ -1,0 +1,182 @@
+"""One HTTP connection with limits: uvicorn's, and an end for clients that do not go on.
+
+uvicorn speaks HTTP. This class adds what uvicorn lacks: a time for the header of a request, for its body, and
+for a client to take what it is sent; the status that belongs to a header that is too large; and an end for
+requests that are broken in the middle of an answer. uvicorn's own limit for idle connections is not used: it
+is lost when an answer comes before the end of a body. How many connections there may be is left to
+`leveret.server.http`.
+
+    HEADER ──> BODY ──> ANSWER ──> IDLE ──> HEADER
+                    UNSENT: the client does not take its answer
+                    ENDING: closed, but for what is not sent yet
+
+Only `ANSWER` has no limit: an answer may wait for the disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from dataclasses import dataclass
+from enum import Enum, auto
+from http import HTTPStatus
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class HttpLimits:
+    """What HTTP clients may do on one port, and how long they may take."""
+
+    connections_max: int = 1000
+    connections_per_address_max: int = 250
+    header_max_bytes: int = 16 << 10
+    """Of the request line and all header fields together."""
+    header_timeout_s: float = 10.0
+    """From the beginning of a connection or a request until its header is whole."""
+    body_timeout_s: float = 30.0
+    """From the end of the header until the body is whole."""
+    idle_timeout_s: float = 60.0
+    """From an answer to the first byte of the next request."""
+    send_timeout_s: float = 60.0
+    """How long a client may take nothing of what it is sent."""
+    tls_handshake_timeout_s: float = 10.0
+
+
+class _Phase(Enum):
+    HEADER = auto()
+    BODY = auto()
+    ANSWER = auto()
+    UNSENT = auto()
+    IDLE = auto()
+    ENDING = auto()
+
+
+class HttpConnection(H11Protocol):
+    """Made by the listener for every connection."""
+
+    def __init__(self, *, limits: HttpLimits, **uvicorns: Any) -> None:
+        super().__init__(**uvicorns)
+        self._limits = limits
+        self._phase: _Phase | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+        self._unsent_bytes = 0
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        """Feed a header in pieces: h11 compares what it has with the limit only between two of them."""
+        while data and not self.transport.is_closing():
+            size = len(data)
+            if self.conn.their_state is h11.IDLE:
+                size = max(1, self._limits.header_max_bytes - len(self.conn.trailing_data[0]))
+            piece, data = data[:size], data[size:]
+            super().data_received(piece)
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._unset_keepalive_if_required()
+        if self._deadline is not None:
+            self._deadline.cancel()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._watch()
+
+    # for uvicorn
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._watch()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """`_watch` sets the deadline of idle connections, too."""
+
+    def send_400_response(self, msg: str) -> None:
+        """Called while h11's error is handled, which knows a better status for some requests."""
+        error = sys.exc_info()[1]
+        hint = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400
+        if hint == HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE:
+            msg = f"The header of a request has at most {self._limits.header_max_bytes} bytes."
+        self._refuse(HTTPStatus(hint), msg)
+
+    # deadlines
+
+    def _watch(self) -> None:
+        """Set the deadline of the phase that has begun."""
+        phase = self._current_phase()
+        if phase is self._phase:
+            return
+        self._phase = phase
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        limit_s = {
+            _Phase.HEADER: self._limits.header_timeout_s,
+            _Phase.BODY: self._limits.body_timeout_s,
+            _Phase.UNSENT: self._limits.send_timeout_s,
+            _Phase.IDLE: self._limits.idle_timeout_s,
+            _Phase.ENDING: self._limits.send_timeout_s,
+        }.get(phase)
+        if limit_s is not None:
+            self._unsent_bytes = self.transport.get_write_buffer_size()
+            self._deadline = self.loop.call_later(limit_s, self._expire)
+
+    def _current_phase(self) -> _Phase:
+        if self.transport.is_closing():
+            return _Phase.ENDING
+        if self.flow.write_paused:
+            return _Phase.UNSENT
+        if self.conn.their_state is h11.SEND_BODY:
+            return _Phase.BODY
+        if self.cycle is not None and not self.cycle.response_complete:
+            return _Phase.ANSWER
+        if self.cycle is None or self.conn.trailing_data[0]:
+            return _Phase.HEADER
+        return _Phase.IDLE
+
+    def _expire(self) -> None:
+        phase, self._phase, self._deadline = self._phase, None, None
+        unsent_bytes = self.transport.get_write_buffer_size()
+        if phase is _Phase.IDLE or (phase is _Phase.HEADER and not self.conn.trailing_data[0]):
+            self.transport.close()  # nothing was asked, so nothing is answered
+        elif phase is _Phase.HEADER:
+            self._refuse(HTTPStatus.REQUEST_TIMEOUT, "The header of the request took too long.")
+        elif phase is _Phase.BODY:
+            self._refuse(HTTPStatus.REQUEST_TIMEOUT, "The body of the request took too long.")
+        elif unsent_bytes >= self._unsent_bytes:
+            self.transport.abort()
+            return
+        self._watch()
+
+    def _refuse(self, status: HTTPStatus, sentence: str) -> None:
+        """Answer if an answer has not begun yet, and close the connection. The application is told so."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            asked = self.conn.our_state is h11.SEND_RESPONSE
+            body = b"" if asked and self.scope["method"] == "HEAD" else sentence.encode()
+            headers = [
+                ("content-type", "text/plain; charset=utf-8"),
+                ("content-length", str(len(body))),
+                ("connection", "close"),
+            ]
+            for event in (
+                h11.Response(status_code=status, headers=headers, reason=status.phrase),
+                h11.Data(data=body),
+                h11.EndOfMessage(),
+            ):
+                self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
