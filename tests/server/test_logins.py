@@ -11,9 +11,11 @@ from pamqp import commands
 from pyarrow import flight
 
 from leveret.broker import passwords
+from leveret.broker.definitions import Change, UserRow
 from leveret.broker.handshake import State
 from leveret.flight import actions
 from leveret.server import socket as server_socket
+from leveret.server.definitions import Definitions
 from leveret.server.socket import AmqpSocket
 from leveret.testing.broker import Broker
 from tests.amqp.session import (
@@ -26,6 +28,7 @@ from tests.amqp.session import (
     start_ok,
     tune_ok,
 )
+from tests.broker.test_passwords import SCRYPT
 from tests.processes import WAIT_S
 from tests.server.flight_client import Bulk
 from tests.server.test_fairness import answers_until, connected
@@ -182,6 +185,21 @@ def test_a_client_is_served_while_a_flight_login_is_hashed(tmp_path: Path, hashi
         with pytest.raises(flight.FlightUnauthenticatedError, match="login of user 'guest' was refused"):
             asked.result(WAIT_S)
         honest.close()
+
+
+def test_an_old_hash_is_replaced_on_the_disk(tmp_path: Path) -> None:
+    row = UserRow("guest", SCRYPT, "administrator")
+    with Broker(tmp_path) as broker:
+        broker.call(lambda: broker.server.broker.accounts.put(row))
+        broker.call(lambda: broker.server.broker.define(Change(row)))
+        connected(broker)[0].close()
+    definitions = Definitions(str(tmp_path / "definitions.db"))
+    (kept,) = [each for each in definitions.load() if isinstance(each, UserRow)]
+    definitions.close()
+    assert kept.password_hash.startswith("$argon2id$")
+    assert (kept.name, kept.tags) == ("guest", "administrator")
+    with Broker(tmp_path) as broker:
+        connected(broker)[0].close()
 
 
 def test_a_whole_handshake_in_one_write_is_answered(broker: Broker) -> None:
