@@ -12,7 +12,7 @@ from functools import lru_cache
 import pytest
 from hypothesis import settings
 
-from leveret.broker import accounts
+from leveret.broker import passwords
 from tests import histories, tiers
 from tests.examples import EXPLORED
 from tests.rabbitmq import shared
@@ -127,7 +127,7 @@ def skip_reason(report: pytest.TestReport | pytest.CollectReport) -> str:
 def _quick_logins() -> Iterator[None]:
     """Check each password once: the brokers of a run would hash the same one thousands of times."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(accounts, "is_password", lru_cache(accounts.is_password))
+        patch.setattr(passwords, "is_password", lru_cache(passwords.is_password))
         yield
 
 

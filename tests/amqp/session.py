@@ -20,6 +20,7 @@ from leveret.amqp.tables import Value
 from leveret.broker.broker import Broker, Limits
 from leveret.broker.connection import Connection
 from leveret.broker.handshake import State
+from leveret.broker.logins import Hasher, hash_at_once
 from leveret.storage.store import Options, Store
 from leveret.testing.clock import VirtualClock
 from leveret.testing.definitions import MemoryDefinitions
@@ -168,7 +169,7 @@ class Session:
     def feed(self, data: bytes) -> bytes:
         """One read of the socket, and the turns that follow until all of it has been answered."""
         answers = [self.feed_once(data)]
-        while self.connection.backlog and self.state is not State.CLOSED:
+        while self.connection.backlog and not self.connection.waits and self.state is not State.CLOSED:
             answers.append(self.feed_once(b""))
         return b"".join(answers)
 
@@ -201,7 +202,7 @@ class Session:
 class Core:
     """A broker in memory, without a shell."""
 
-    def __init__(self, *, limits: Limits = Limits()) -> None:  # noqa: B008  (frozen)
+    def __init__(self, *, limits: Limits = Limits(), hasher: Hasher = hash_at_once) -> None:  # noqa: B008  (frozen)
         self.clock = VirtualClock()
         self.definitions = MemoryDefinitions()
         self._tokens = 0
@@ -213,6 +214,7 @@ class Core:
             define=self.definitions.put,
             rows=self.definitions.load(),
             limits=limits,
+            hasher=hasher,
         )
         self.definitions.start(self._committed, _raise)
         self.settle()

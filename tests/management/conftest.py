@@ -13,9 +13,10 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPConnectionError, AMQPError
 
-from leveret.broker.accounts import User, hash_password
+from leveret.broker.accounts import User
 from leveret.broker.arguments import QueueArguments
 from leveret.broker.definitions import PermissionRow, UserRow, VhostRow
+from leveret.broker.passwords import hash_password
 from leveret.broker.queue import Queue
 from leveret.management.app import create_app
 from leveret.server.http import HttpListener

@@ -1,9 +1,15 @@
 """Who is let in, and into which virtual hosts: the rules of RabbitMQ's management API."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
+from leveret.broker import passwords
+from leveret.broker.failed_logins import DELAY_MAX_US, FREE
 from leveret.management.auth import credentials
 from leveret.management.errors import NotAuthenticated
+from tests.processes import WAIT_S
 
 LOGIN_FAILED = {"error": "not_authorized", "reason": "Login failed"}
 
@@ -82,6 +88,74 @@ def test_a_header_that_is_not_basic_authentication_names_nobody(header):
 
 def test_a_name_that_is_not_utf_8_is_read_as_amqp_reads_it():
     assert credentials("basic /zpw") == ("\udcff", b"p")
+
+
+class Held:
+    """Stands in for a function of `passwords`: calls of it wait until `go_on` is set."""
+
+    def __init__(self, monkeypatch, name):
+        self.began, self.go_on = threading.Event(), threading.Event()
+        self._function = getattr(passwords, name)
+        monkeypatch.setattr(passwords, name, self)
+
+    def __call__(self, *arguments):
+        self.began.set()
+        self.go_on.wait(WAIT_S)
+        return self._function(*arguments)
+
+
+def test_requests_are_answered_while_a_password_is_hashed(api, monkeypatch):
+    assert api.get("/api/whoami").status == 200
+    held = Held(monkeypatch, "is_password")
+    with ThreadPoolExecutor(1) as others:
+        bad = others.submit(api.get, "/api/overview", "guest:wrong")
+        try:
+            assert held.began.wait(WAIT_S)
+            assert api.get("/health", None).status == 200
+            assert api.get("/api/overview").status == 200
+            assert not bad.done()
+        finally:
+            held.go_on.set()
+        assert (bad.result().status, bad.result().json) == (401, LOGIN_FAILED)
+
+
+def test_requests_are_answered_while_the_password_of_a_new_user_is_hashed(api, monkeypatch):
+    assert api.get("/api/whoami").status == 200
+    held = Held(monkeypatch, "hash_password")
+    with ThreadPoolExecutor(1) as others:
+        body = {"password": "secret", "tags": "management"}
+        put = others.submit(api.ask, "PUT", "/api/users/ann", body=body)
+        try:
+            assert held.began.wait(WAIT_S)
+            assert api.get("/api/users/ann").status == 404
+        finally:
+            held.go_on.set()
+        assert put.result().status == 201
+    assert api.get("/api/whoami", "ann:secret").status == 200
+
+
+def test_after_many_failures_a_request_waits_before_its_password_is_looked_at(leveret_clock, api):
+    def waiting():
+        return api.broker.server.broker.logins._waiting_count
+
+    for number in range(FREE + 1):
+        assert api.get("/api/overview", f"nobody:{number}").status == 401
+    with ThreadPoolExecutor(1) as others:
+        late = others.submit(api.get, "/api/overview", "guest:guest")
+        api.broker.wait_until(lambda: waiting() == 1, "the request waits")
+        assert api.get("/health", None).status == 200
+        assert not late.done()
+        leveret_clock.advance(DELAY_MAX_US / 1e6)
+        assert late.result().status == 200
+
+
+def test_a_password_that_can_not_be_hashed_now_is_a_status_of_its_own(api, monkeypatch):
+    assert api.get("/api/whoami").status == 200
+    logins = api.broker.server.broker.logins
+    monkeypatch.setattr(logins, "_hasher", lambda job, done: done(None))
+    answer = api.ask("PUT", "/api/users/ann", body={"password": "secret", "tags": ""})
+    assert (answer.status, answer.json["error"]) == (503, "unavailable")
+    assert api.get("/api/users/ann").status == 404
 
 
 async def status_of(app, peer, authorization):

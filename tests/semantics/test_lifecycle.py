@@ -14,6 +14,7 @@ from pamqp import commands, frame, heartbeat
 from pika.exceptions import ConnectionClosedByBroker
 
 from leveret.amqp import frames, methods, properties
+from leveret.broker.connection import Connection
 from leveret.server import socket as server_socket
 from leveret.testing.broker import Broker
 from leveret.testing.clock import VirtualClock
@@ -94,21 +95,22 @@ def test_an_unknown_vhost_is_refused(connect: Callable[..., Client]) -> None:
 
 
 def test_guest_comes_from_loopback_only(broker: Broker) -> None:
-    def log_in(loopback: bool) -> list[bytes]:
+    def log_in(loopback: bool) -> Connection:
         connection = broker.server.broker.connect(peer="somewhere", loopback=loopback)
         start_ok = commands.Connection.StartOk(
             client_properties={"capabilities": CAPABILITIES}, mechanism="PLAIN", response="\0guest\0guest"
         )
         for data in (b"AMQP\x00\x00\x09\x01", frame.marshal(start_ok, 0)):
             connection.receive(connection.scanner.feed(data))
-        out = connection.out[1:]
-        connection.lost()
-        return out
+        return connection
 
-    (tune,) = broker.call(lambda: log_in(True))
-    assert frame.unmarshal(tune)[2].name == "Connection.Tune"
-    (close,) = broker.call(lambda: log_in(False))
-    assert frame.unmarshal(close)[2].reply_code == 403
+    here = broker.call(lambda: log_in(True))
+    broker.wait_until(lambda: not here.waits, "the password is checked")
+    assert frame.unmarshal(here.out[-1])[2].name == "Connection.Tune"
+    elsewhere = broker.call(lambda: log_in(False))
+    assert frame.unmarshal(elsewhere.out[-1])[2].reply_code == 403
+    broker.call(here.lost)
+    broker.call(elsewhere.lost)
 
 
 def test_a_handshake_that_does_not_end_is_cut_off(monkeypatch: pytest.MonkeyPatch, broker: Broker) -> None:

@@ -6,9 +6,9 @@ import pika
 import pytest
 
 from leveret.amqp.properties import encode
-from leveret.broker.accounts import hash_password
 from leveret.broker.definitions import PermissionRow, UserRow
 from leveret.broker.leases import LeaseRefused
+from leveret.broker.passwords import hash_password
 from leveret.broker.stages import StageName, Stages, Terms
 from leveret.flight import actions
 from leveret.storage.records import Message

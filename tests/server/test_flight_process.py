@@ -21,7 +21,7 @@ from leveret.testing.broker import Broker
 from tests.processes import WAIT_S
 from tests.server.flight_client import Bulk
 
-LOGIN = wire.Login("guest", b"guest", True)
+LOGIN = wire.Login("guest", b"guest", "127.0.0.1", True)
 
 
 @pytest.fixture

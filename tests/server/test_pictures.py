@@ -15,8 +15,8 @@ from pyarrow import flight
 from leveret.amqp.properties import encode
 from leveret.audit.errors import NothingToAudit
 from leveret.audit.evidence import of_broker
-from leveret.broker.accounts import hash_password
 from leveret.broker.definitions import PermissionRow, UserRow
+from leveret.broker.passwords import hash_password
 from leveret.client import Queue
 from leveret.flight import actions
 from leveret.flight.tickets import PieceTicket, StageDescriptor

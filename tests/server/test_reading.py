@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leveret.broker.accounts import hash_password
 from leveret.broker.definitions import PermissionRow, UserRow
 from leveret.broker.groups.partition import Partition
 from leveret.broker.groups.registry import Groups
+from leveret.broker.passwords import hash_password
 from leveret.broker.stages import Stages
 from leveret.flight import actions
 from leveret.flight.actions import At

@@ -17,8 +17,8 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from leveret.broker import leases as broker_leases
 from leveret.broker import stages as broker_stages
 from leveret.broker import weighing
-from leveret.broker.accounts import hash_password
 from leveret.broker.definitions import PermissionRow, UserRow
+from leveret.broker.passwords import hash_password
 from leveret.client import Binding, BlockingConnection, Exchange, Queue, Topology
 from leveret.spark import columns, options, rows
 from leveret.spark import tasks as spark_tasks

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
-from leveret.broker.accounts import hash_password
 from leveret.broker.definitions import PermissionRow, UserRow
+from leveret.broker.passwords import hash_password
 from leveret.client import ConnectionLost
 from leveret.client.channel import Channel
 from leveret.spark import addressing, published

@@ -1,6 +1,6 @@
 """What an administrator does to users: makes, changes and removes them, and says what they may do.
 
-    put_user(broker, "spark", password=b"secret", tags=["monitoring"])
+    put_user(broker, "spark", password_hash=hash_password(b"secret", salt), tags=["monitoring"])
     permit(broker, "/", "spark", configure="", write="^results$", read="^orders$")
 
 Each is written down with the other definitions, and holds at once, also for those who are connected. The
@@ -14,7 +14,7 @@ from collections.abc import Collection
 from typing import Final
 
 from leveret.amqp.errors import NotFound, PreconditionFailed
-from leveret.broker.accounts import ADMINISTRATOR, Permissions, User, hash_password
+from leveret.broker.accounts import ADMINISTRATOR, Permissions, User
 from leveret.broker.broker import Broker
 from leveret.broker.definitions import Change, PermissionRow, UserRow
 
@@ -28,9 +28,27 @@ def find_user(broker: Broker, name: str) -> User:
     return found
 
 
-def put_user(broker: Broker, name: str, *, password: bytes | None, tags: Collection[str]) -> bool:
+def check_user(broker: Broker, name: str, *, password: str | None, tags: Collection[str]) -> None:
+    """Raise what `put_user` would raise, before the password is hashed, which takes long."""
+    if password is not None and not password:
+        raise PreconditionFailed("a password has at least one character")
+    _check_user(broker, name, has_password=password is not None, tags=tags)
+
+
+def put_user(broker: Broker, name: str, *, password_hash: str | None, tags: Collection[str]) -> bool:
     """Makes a user, or changes one, who keeps the password if none is given; whether it is a new one."""
+    _check_user(broker, name, has_password=password_hash is not None, tags=tags)
     known = broker.accounts.users.get(name)
+    if password_hash is None:
+        assert known is not None
+        password_hash = known.password_hash
+    row = UserRow(name, password_hash, ",".join(sorted(set(tags))))
+    broker.accounts.put(row)
+    broker.define(Change(row))
+    return known is None
+
+
+def _check_user(broker: Broker, name: str, *, has_password: bool, tags: Collection[str]) -> None:
     if not name:
         raise PreconditionFailed("a user needs a name")
     _check_text("the name", name)
@@ -38,21 +56,10 @@ def put_user(broker: Broker, name: str, *, password: bytes | None, tags: Collect
         _check_text("a tag", tag)
         if not _TAG.fullmatch(tag):
             raise PreconditionFailed(f"'{tag}' is no tag: it has no spaces and no commas")
-    if known is None and password is None:
+    if not has_password and name not in broker.accounts.users:
         raise PreconditionFailed(f"'{name}' is new, and needs a password")
-    if password is not None and not password:
-        raise PreconditionFailed("a password has at least one character")
     if ADMINISTRATOR not in tags:
         _check_there_is_another(broker, name)
-    if password is not None:
-        hashed = hash_password(password, broker.token().encode())
-    else:
-        assert known is not None
-        hashed = known.password_hash
-    row = UserRow(name, hashed, ",".join(sorted(set(tags))))
-    broker.accounts.put(row)
-    broker.define(Change(row))
-    return known is None
 
 
 def delete_user(broker: Broker, name: str) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from leveret.amqp.methods import Method
 from leveret.amqp.tables import Value
 from leveret.broker import overflow, sidelogs
-from leveret.broker.accounts import ADMINISTRATOR, GUEST, GUEST_HASH, Accounts
+from leveret.broker.accounts import ADMINISTRATOR, GUEST, Accounts
 from leveret.broker.auditing import Trail
 from leveret.broker.connection import Connection
 from leveret.broker.counters import Counters
@@ -31,7 +31,9 @@ from leveret.broker.definitions import (
     VhostRow,
 )
 from leveret.broker.feed import Source
+from leveret.broker.logins import Hasher, Logins, Origin, hash_at_once
 from leveret.broker.pacing import Pacing
+from leveret.broker.passwords import GUEST_HASH
 from leveret.broker.queue import Queue
 from leveret.broker.timers import Timers
 from leveret.broker.vhost import VirtualHost, row_of
@@ -61,6 +63,10 @@ class Limits:
     unfinished_max_bytes: int = 256 << 20
     """What a connection may make the broker keep of messages that are not whole, on all channels together."""
     consumer_timeout_ms: int = 30 * 60 * 1000
+    logins_waiting_max: int = 1_000
+    """How many logins may wait for a delay or a hash. More are refused without a look at the password."""
+    logins_waiting_by_source_max: int = 100
+    """How many of them may come from one address, or from one user at an address known for that user."""
 
 
 class _Appends(NamedTuple):
@@ -92,15 +98,17 @@ class Broker:
         name: str = "leveret",
         limits: Limits = Limits(),  # noqa: B008  (frozen)
         listener: Listener | None = None,
+        hasher: Hasher = hash_at_once,
     ) -> None:
         """`clock` gives microseconds, `token` random names; `define` writes changes down and has
-        `committed` called with their number."""
+        `committed` called with their number; `hasher` hashes passwords, elsewhere if need be."""
         self.store = store
         self.limits = limits
         self.name = name
         self.token = token
         self.timers = Timers()
         self.accounts = Accounts()
+        self.logins = Logins(self, hasher)
         self.pacing: Pacing[Connection] = Pacing()
         self.counters = Counters()
         self.vhosts: dict[str, VirtualHost] = {}
@@ -378,8 +386,9 @@ class Broker:
         """
         return self.buffered_bytes + self.store.memory_bytes
 
-    def connect(self, *, peer: str, loopback: bool) -> Connection:
-        connection = Connection(self, peer=peer, loopback=loopback)
+    def connect(self, *, peer: str, loopback: bool, address: str = "") -> Connection:
+        """`address` is the peer's, without the port: failed logins are counted for it."""
+        connection = Connection(self, peer=peer, origin=Origin(address, loopback))
         self.connections[connection] = None
         return connection
 

@@ -46,6 +46,7 @@ from leveret.broker import handshake, publishing, requeue, settling
 from leveret.broker.accounts import User
 from leveret.broker.channel import DELIVER_BYTES_MAX, Channel
 from leveret.broker.handshake import HungUp, State
+from leveret.broker.logins import Origin
 from leveret.broker.methods import HANDLERS
 from leveret.storage.errors import StorageError
 
@@ -72,10 +73,10 @@ _ACCESS_GRANTED = b"\x00\x1e\x00\x0b\x00\x01"
 class Connection:
     """`connection.receive(events)`; what is to be written is in `connection.out`."""
 
-    def __init__(self, broker: Broker, *, peer: str, loopback: bool) -> None:
+    def __init__(self, broker: Broker, *, peer: str, origin: Origin) -> None:
         self.broker = broker
         self.name = peer
-        self.loopback = loopback
+        self.origin = origin
         self.scanner = Scanner(
             message_max_bytes=broker.limits.message_max_bytes,
             unfinished_max_bytes=broker.limits.unfinished_max_bytes,
@@ -173,6 +174,11 @@ class Connection:
         return self.state is State.RUNNING
 
     @property
+    def waits(self) -> bool:
+        """Whether the password is being checked: what the client sends meanwhile stays in the backlog."""
+        return self.state is State.AUTHENTICATING
+
+    @property
     def has_consumers(self) -> bool:
         return any(channel.consumers for channel in self.channels.values())
 
@@ -193,7 +199,7 @@ class Connection:
         """
         self.backlog.extend(events)
         cost = 0
-        while self.backlog and self.out_bytes < _OUT_BYTES_MAX and cost < _COST_MAX:
+        while self.backlog and not self.waits and self.out_bytes < _OUT_BYTES_MAX and cost < _COST_MAX:
             event = self.backlog.popleft()
             cost += _cost_of(event) if isinstance(event, MethodFrame) else 1
             if self.state is State.CLOSED:

@@ -16,7 +16,7 @@ from leveret.amqp.errors import LoginRefused, NotAllowed
 from leveret.amqp.frames import FRAME_MIN_BYTES, PROTOCOL_HEADER
 from leveret.amqp.methods import make
 from leveret.amqp.tables import Value
-from leveret.broker.accounts import GUEST
+from leveret.broker.accounts import User
 from leveret.broker.login import BadResponse, read_response
 
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ _CAPABILITIES = (
 class State(Enum):
     GREETING = auto()
     STARTING = auto()
+    AUTHENTICATING = auto()
+    """The password is being checked. What the client sends meanwhile is looked at afterwards."""
     TUNING = auto()
     OPENING = auto()
     RUNNING = auto()
@@ -90,30 +92,45 @@ def greet(connection: Connection, data: bytes) -> None:
 
 
 def log_in(connection: Connection, method: commands.Connection.StartOk) -> None:
-    """connection.start-ok: who it is; guest is let in from loopback only."""
+    """connection.start-ok: who it is. The answer comes when the password has been checked."""
     connection.properties = cast(dict[str, Value], method.client_properties)
     name = connection.properties.get("connection_name")
     if isinstance(name, str):
         connection.name = f"{connection.name} {name}"
+    mechanism = method.mechanism
     try:
-        user_name, password = read_response(method.mechanism, cast(bytes, method.response))
+        user_name, password = read_response(mechanism, cast(bytes, method.response))
     except BadResponse:
         raise HungUp from None
-    broker = connection.broker
-    user = broker.accounts.login(user_name, password)
-    if user is None or (user.name == GUEST and not connection.loopback):
-        if not connection.understands("authentication_failure_close"):
-            raise HungUp
-        raise LoginRefused(
-            f"Login was refused using authentication mechanism {method.mechanism}. For details see the "
-            "broker logfile.",
-            method=None,
+    connection.state = State.AUTHENTICATING
+    connection.broker.logins.begin(
+        user_name,
+        password,
+        origin=connection.origin,
+        done=lambda user: _finish_login(connection, mechanism, user),
+    )
+
+
+def _finish_login(connection: Connection, mechanism: str, user: User | None) -> None:
+    if connection.state is not State.AUTHENTICATING:
+        return  # the client has hung up, or the broker stops
+    if user is not None:
+        connection.logged_in(user)
+        limits = connection.broker.limits
+        connection.send_method(
+            0, commands.Connection.Tune(limits.channel_max, limits.frame_max, limits.heartbeat_s)
         )
-    connection.logged_in(user)
-    limits = broker.limits
-    tune = commands.Connection.Tune(limits.channel_max, limits.frame_max, limits.heartbeat_s)
-    connection.send_method(0, tune)
-    connection.state = State.TUNING
+        connection.state = State.TUNING
+    elif connection.understands("authentication_failure_close"):
+        connection.close(
+            LoginRefused(
+                f"Login was refused using authentication mechanism {mechanism}. For details see the "
+                "broker logfile.",
+                method=None,
+            )
+        )
+    else:
+        connection.lost()
 
 
 def tune(connection: Connection, method: commands.Connection.TuneOk) -> None:

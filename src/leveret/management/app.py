@@ -40,6 +40,7 @@ from leveret.management.users import Users
 Handler: TypeAlias = Callable[[Request, User], Response]
 Change: TypeAlias = Callable[[Request, User, Body], Response | Awaitable[Response]]
 Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
+Login: TypeAlias = Callable[[Request], Awaitable[User]]
 
 
 def create_app(broker: Broker, *, changed: Callable[[], None]) -> Starlette:
@@ -49,11 +50,14 @@ def create_app(broker: Broker, *, changed: Callable[[], None]) -> Starlette:
     queues, topics = Queues(broker, changed=changed), Topics(broker, changed=changed)
     groups = Groups(broker, changed=changed, durable=durability.reached)
 
+    async def login(request: Request) -> User:
+        return await log_in(broker, request, changed=changed)
+
     def private(handler: Handler) -> Endpoint:
-        return _endpoint(lambda request: handler(request, log_in(broker.accounts, request)))
+        return _private(handler, login)
 
     def changing(handler: Change) -> Endpoint:
-        return _change(handler, broker, durability)
+        return _change(handler, login, durability)
 
     one_queue, one_topic = "/api/queues/{vhost}/{name}", "/api/topics/{vhost}/{name}"
     one_group = "/api/groups/{vhost}/{group}"
@@ -66,7 +70,7 @@ def create_app(broker: Broker, *, changed: Callable[[], None]) -> Starlette:
     }
     return Starlette(
         routes=[
-            Route("/health", _endpoint(lambda _: health.show())),
+            Route("/health", _public(health.show)),
             Route("/api/overview", private(overview.show)),
             Route("/api/queues", private(queues.show_all)),
             Route("/api/queues/{vhost}", private(queues.show_vhost)),
@@ -124,23 +128,31 @@ def _routes_of(
     ]
 
 
-def _endpoint(handle: Callable[[Request], Response]) -> Endpoint:
+def _public(handle: Callable[[], Response]) -> Endpoint:
     """A coroutine, since Starlette calls plain functions in threads."""
 
     async def endpoint(request: Request) -> Response:
         with _told_as_problems():
-            return handle(request)
+            return handle()
 
     return endpoint
 
 
-def _change(handler: Change, broker: Broker, durability: Durability) -> Endpoint:
+def _private(handler: Handler, login: Login) -> Endpoint:
+    async def endpoint(request: Request) -> Response:
+        with _told_as_problems():
+            return handler(request, await login(request))
+
+    return endpoint
+
+
+def _change(handler: Change, login: Login, durability: Durability) -> Endpoint:
     """The body is read first, so that the handler finds all that it needs; its answer waits for the disk."""
 
     async def endpoint(request: Request) -> Response:
         body = await body_of(request)
         with _told_as_problems():
-            answered = handler(request, log_in(broker.accounts, request), body)
+            answered = handler(request, await login(request), body)
             response = await answered if isawaitable(answered) else answered
         await durability.reached()
         return response

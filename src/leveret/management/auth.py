@@ -1,21 +1,23 @@
 """Who asks, and what they may see: HTTP basic authentication with the broker's users.
 
 Owns RabbitMQ's rules for its management API: a user needs one of four tags, permissions on a virtual host to
-look into it, and guest is let in from loopback only. Passwords and permissions themselves are the broker's
-(`leveret.broker.accounts`).
+look into it. Passwords, and that guest is let in from loopback only, are the broker's affair
+(`leveret.broker.logins`), and so are permissions (`leveret.broker.accounts`).
 """
 
 from __future__ import annotations
 
+import asyncio
 import binascii
 from base64 import b64decode
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from ipaddress import ip_address
 
 from starlette.requests import Request
 
-from leveret.broker.accounts import ADMINISTRATOR, GUEST, Accounts, User
+from leveret.broker.accounts import ADMINISTRATOR, User
 from leveret.broker.broker import Broker
+from leveret.broker.logins import Origin
 from leveret.broker.vhost import VirtualHost
 from leveret.management.errors import NotAuthenticated, NotAuthorised, NotFound
 
@@ -23,11 +25,23 @@ _TAGS = frozenset(("management", "policymaker", "monitoring", ADMINISTRATOR))
 _MONITORS = frozenset(("monitoring", ADMINISTRATOR))
 
 
-def log_in(accounts: Accounts, request: Request) -> User:
-    """The user whose name and password came with the request."""
+async def log_in(broker: Broker, request: Request, *, changed: Callable[[], None]) -> User:
+    """The user whose name and password came with the request.
+
+    `changed` is called when the answer takes time: a turn must follow, in which the broker's timers are set.
+    """
     name, password = credentials(request.headers.get("authorization", ""))
-    user = accounts.login(name, password)
-    if user is None or (user.name == GUEST and not _is_loopback(request)):
+    answer: asyncio.Future[User | None] = asyncio.get_running_loop().create_future()
+
+    def done(user: User | None) -> None:
+        if not answer.done():  # the request may have been given up
+            answer.set_result(user)
+
+    broker.logins.begin(name, password, origin=_origin(request), done=done)
+    if not answer.done():
+        changed()
+    user = await answer
+    if user is None:
         raise NotAuthenticated
     if not user.tags & _TAGS:
         raise NotAuthorised("Not management user")
@@ -77,6 +91,9 @@ def enter(broker: Broker, user: User, name: str) -> VirtualHost:
     return vhost
 
 
-def _is_loopback(request: Request) -> bool:
+def _origin(request: Request) -> Origin:
     """The system does not know the address of a peer that has reset the connection: that may be anybody."""
-    return request.client is not None and ip_address(request.client.host.split("%")[0]).is_loopback
+    if request.client is None:
+        return Origin(loopback=False)
+    address = request.client.host.split("%")[0]
+    return Origin(address, ip_address(address).is_loopback)

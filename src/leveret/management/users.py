@@ -16,6 +16,7 @@ Paths, fields and statuses are RabbitMQ's; hashes of passwords are neither shown
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
@@ -27,7 +28,7 @@ from leveret.broker.accounts import User
 from leveret.broker.broker import Broker
 from leveret.management.auth import check_administrator
 from leveret.management.bodies import BadRequest, Body, check_fields, text_in
-from leveret.management.errors import NotFound
+from leveret.management.errors import NotFound, Problem
 from leveret.management.paths import segment
 from leveret.management.replies import reply, reply_list, text
 
@@ -51,19 +52,29 @@ class Users:
         check_administrator(user)
         return reply(_described(self._find(request)))
 
-    def put(self, request: Request, user: User, body: Body) -> Response:
+    async def put(self, request: Request, user: User, body: Body) -> Response:
         """201 for a new one, 204 for one that was there."""
         check_administrator(user)
         check_fields(body, ("password", "tags"))
-        password, tags = text_in(body, "password"), _tags_in(body)
+        name, password, tags = segment(request, "name"), text_in(body, "password"), _tags_in(body)
+        administration.check_user(self._broker, name, password=password, tags=tags)
+        password_hash = None if password is None else await self._hash(password)
         self._changed()
-        is_new = administration.put_user(
-            self._broker,
-            segment(request, "name"),
-            password=None if password is None else password.encode("utf-8", "surrogatepass"),
-            tags=tags,
-        )
+        is_new = administration.put_user(self._broker, name, password_hash=password_hash, tags=tags)
         return Response(status_code=201 if is_new else 204)
+
+    async def _hash(self, password: str) -> str:
+        answer: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+
+        def done(hashed: str | None) -> None:
+            if not answer.done():  # the request may have been given up
+                answer.set_result(hashed)
+
+        self._broker.logins.hash_password(password.encode("utf-8", "surrogatepass"), done)
+        hashed = await answer
+        if hashed is None:
+            raise Problem(503, "unavailable", "Too many passwords wait to be hashed. Try again.")
+        return hashed
 
     def delete(self, request: Request, user: User, body: Body) -> Response:
         check_administrator(user)

@@ -30,6 +30,7 @@ from leveret.server.alarms import Alarms, Shortage
 from leveret.server.binding import bind_host
 from leveret.server.descriptors import Descriptors
 from leveret.server.flight.endpoint import FlightEndpoint, FlightSettings
+from leveret.server.hashing import HashThreads
 from leveret.server.socket import HANDSHAKE_S, AmqpSocket
 from leveret.server.tls import OFF, TlsSettings
 from leveret.server.turns import Turns
@@ -99,6 +100,7 @@ class Server:
         self._alarms: Alarms | None = None
         self.endpoint: FlightEndpoint | None = None
         self._listeners: list[Acceptor] = []
+        self._hashing = HashThreads()
         self.broker: Broker
         self.turns: Turns
         self.tls_port: int | None = None
@@ -130,10 +132,12 @@ class Server:
                 name=self._name,
                 limits=self._limits,
                 listener=self,
+                hasher=self._hashing,
             )
             loop = asyncio.get_running_loop()
             turns = self.turns = Turns(self.broker, loop, fatal=self._fail)
             self._definitions.start(self.turns.committed, self.turns.report)
+            self._hashing.start(self.turns.call)
             if self._flight is not None:  # first: who connects is told where it is
                 self.endpoint = FlightEndpoint(self.broker, self.turns, self._flight)
                 await self.endpoint.start()
@@ -146,6 +150,7 @@ class Server:
             self._listeners.clear()
             if self.endpoint is not None:
                 await self.endpoint.stop()
+            self._hashing.close()
             self._definitions.close()
             if turns is not None:
                 turns.abandon()
@@ -222,6 +227,7 @@ class Server:
             assert isinstance(socket, AmqpSocket)
             socket.abort()
         await asyncio.sleep(0)
+        await asyncio.get_running_loop().run_in_executor(None, self._hashing.close)
         await asyncio.get_running_loop().run_in_executor(None, self.turns.close)
         self.ended.set()
 
@@ -259,6 +265,7 @@ class Server:
         loop = asyncio.get_running_loop()
         await asyncio.sleep(0)
         self.turns.abandon()
+        await loop.run_in_executor(None, self._hashing.close)
         await loop.run_in_executor(None, self.turns.close)
         await loop.run_in_executor(None, self._definitions.close)
         try:

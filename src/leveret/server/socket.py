@@ -68,7 +68,9 @@ class AmqpSocket(asyncio.Protocol):
         transport.set_write_buffer_limits(high=_WRITE_HIGH_BYTES)
         peer, here = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
         self.connection = self._turns.broker.connect(
-            peer=f"{_address(peer)} -> {_address(here)}", loopback=_is_loopback(peer)
+            peer=f"{_address(peer)} -> {_address(here)}",
+            loopback=_is_loopback(peer),
+            address=peer[0] if isinstance(peer, tuple) else "",
         )
         self._turns.sockets[self.connection] = self
         self._received_s = self._sent_s = self._loop.time()
@@ -83,8 +85,6 @@ class AmqpSocket(asyncio.Protocol):
         self._feed(self.scan(data))
         if connection.publishes:
             self._count_share(len(data))
-        if self._deadline is not None and connection.state is State.RUNNING:
-            self._opened()
 
     def _feed(self, events: Sequence[Event]) -> None:
         connection = self.connection
@@ -97,6 +97,8 @@ class AmqpSocket(asyncio.Protocol):
             self.hold_back(True)
         if connection.backlog:
             self._go_on_later()
+        if self._deadline is not None and connection.state is State.RUNNING:
+            self._opened()
 
     def _count_share(self, size_bytes: int) -> None:
         """Stop reading from a publisher that has sent its share of the next sync."""
@@ -198,10 +200,13 @@ class AmqpSocket(asyncio.Protocol):
         return None if found_us == _NOT_MEASURED else found_us
 
     def _go_on_later(self) -> None:
-        """It asked for more than fits into a turn or the buffers: it is not read from until that is done."""
+        """It asked for more than fits into a turn or the buffers: it is not read from until that is done.
+
+        While its password is checked it waits; `write_out` comes back to it with the answer.
+        """
         self._choked = True
         self._read_or_not()
-        if self.connection.writable and not self._goes_on:
+        if self.connection.writable and not self.connection.waits and not self._goes_on:
             self._goes_on = True
             self._loop.call_soon(self._go_on)
 

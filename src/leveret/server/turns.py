@@ -207,6 +207,15 @@ class Turns:
             self.broker.write_failed(error)
             self.broker.set_alarm("disk", on=True, source="writes")
 
+    def call(self, then: Callable[[], None]) -> None:
+        """Call something in a turn; any thread."""
+        self._call(self._in_turn, then)
+
+    def _in_turn(self, then: Callable[[], None]) -> None:
+        if not self._abandoned:
+            self.begin()
+            then()
+
     def report(self, error: BaseException) -> None:
         """Something failed for good; any thread."""
         self._call(self._fatal, error)

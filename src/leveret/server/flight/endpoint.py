@@ -21,8 +21,8 @@ from typing import Any, Final
 import msgspec
 
 from leveret.amqp.errors import AmqpError
-from leveret.broker.accounts import GUEST
 from leveret.broker.broker import Broker
+from leveret.broker.logins import Origin
 from leveret.flight import actions, tickets
 from leveret.server.flight import wire
 from leveret.server.flight.answers import Answers, readable, refused
@@ -183,7 +183,13 @@ class FlightEndpoint:
     def _answer(self, number: int, question: wire.Question, writer: asyncio.StreamWriter) -> None:
         match question:
             case wire.Login():
-                writer.write(wire.frame(number, wire.LoggedIn(self._welcome(question))))
+                self._turns.begin()
+                self._broker.logins.begin(
+                    question.user,
+                    question.password,
+                    origin=Origin(question.address, question.loopback),
+                    done=lambda user: writer.write(wire.frame(number, wire.LoggedIn(user is not None))),
+                )
             case wire.Ask():
                 self._turns.begin()
                 answer = self._answers.to(question.user, actions.decode_request(question.request))
@@ -246,10 +252,6 @@ class FlightEndpoint:
         except Exception:  # noqa: BLE001  # the caller must not wait for an answer that never comes
             reply = _failed()
         writer.write(wire.frame(number, reply))
-
-    def _welcome(self, login: wire.Login) -> bool:
-        user = self._broker.accounts.login(login.user, login.password)
-        return user is not None and (user.name != GUEST or login.loopback)
 
 
 class _NotListening(OSError):

@@ -280,7 +280,8 @@ class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
         now_s = time.monotonic()
         if self._logins.get(key, 0.0) > now_s:
             return caller.user
-        reply = self._line.ask(wire.Login(caller.user, caller.password, _is_loopback(context.peer())))
+        address = _address(context.peer())
+        reply = self._line.ask(wire.Login(caller.user, caller.password, address, _is_loopback(address)))
         if not (isinstance(reply, wire.LoggedIn) and reply.welcome):
             raise flight.FlightUnauthenticatedError(f"login of user '{caller.user}' was refused")
         if len(self._logins) >= _LOGINS_MAX:
@@ -337,17 +338,26 @@ def _error(refused: actions.Refused) -> flight.FlightServerError:
     return flight.FlightServerError(refused.text, actions.encode(refused))
 
 
-def _is_loopback(peer: str) -> bool:
-    """
-    >>> [_is_loopback(each) for each in ("ipv4:127.0.0.1:4040", "ipv6:%5B::1%5D:4040", "ipv4:9.9.9.9:1")]
-    [True, True, False]
+def _address(peer: str) -> str:
+    """Return the address of a gRPC peer; nothing for one on a Unix socket.
+
+    >>> [_address(each) for each in ("ipv4:127.0.0.1:4040", "ipv6:%5B::1%5D:4040", "unix:", "")]
+    ['127.0.0.1', '::1', '', 'unknown']
     """
     kind, _, rest = peer.partition(":")
     if kind == "unix":
-        return True
+        return ""
     host = rest.rpartition(":")[0].replace("%5B", "").replace("%5D", "").strip("[]")
+    return host.partition("%")[0] or "unknown"
+
+
+def _is_loopback(address: str) -> bool:
+    """
+    >>> [_is_loopback(each) for each in ("127.0.0.1", "::1", "", "9.9.9.9", "unknown")]
+    [True, True, True, False, False]
+    """
     try:
-        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
+        return not address or ipaddress.ip_address(address).is_loopback
     except ValueError:
         return False
 

@@ -33,6 +33,7 @@ class Failed(_Message, frozen=True):
 class Login(_Message, frozen=True):
     user: str
     password: bytes
+    address: str
     loopback: bool
 
 

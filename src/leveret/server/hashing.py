@@ -1,0 +1,79 @@
+"""The threads on which passwords are hashed, so that the event loop is not.
+
+Argon2 and scrypt release the interpreter's lock, so the loop runs on while they work. There are half as many
+threads as processors: logins must not take all of them from the loop and the store. What waits is bounded.
+What becomes of a login is left to `leveret.broker.logins`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import threading
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+T = TypeVar("T")
+
+log = logging.getLogger("leveret")
+
+_THREADS_MAX: Final = 4
+_WAITING_MAX: Final = 1_000
+
+_Work = Callable[[], Callable[[], None]]
+"""What runs on a thread; it returns what is to be called on the loop."""
+
+
+class HashThreads:
+    """`threads.start(call)`, then it is a `leveret.broker.logins.Hasher`: `threads(job, done)`."""
+
+    def __init__(self, count: int | None = None, *, waiting_max: int = _WAITING_MAX) -> None:
+        """`count` threads, or as many as half of the processors, but at most 4."""
+        count = count or max(1, min(_THREADS_MAX, (os.cpu_count() or 1) // 2))
+        self._waiting: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
+        self._waiting_max = waiting_max
+        self._call: Callable[[Callable[[], None]], None]
+        self._threads = [
+            threading.Thread(target=self._run, name=f"leveret-hash-{number}", daemon=True)
+            for number in range(count)
+        ]
+
+    def start(self, call: Callable[[Callable[[], None]], None]) -> None:
+        """`call` may be called on any thread; it calls a function on the loop, in a turn of the broker."""
+        self._call = call
+        for thread in self._threads:
+            thread.start()
+
+    def __call__(self, job: Callable[[], T], done: Callable[[T | None], None]) -> None:
+        """Run `job` on a thread, then `done` on the loop. Only the loop's thread may ask for it."""
+        if self._waiting.qsize() >= self._waiting_max:
+            done(None)
+            return
+
+        def work() -> Callable[[], None]:
+            try:
+                result: T | None = job()
+            except Exception:
+                log.exception("a password could not be hashed")
+                result = None
+            return lambda: done(result)
+
+        self._waiting.put(work)
+
+    def close(self) -> None:
+        """End the threads. What still waits is dropped; the loop is not called any more for it."""
+        while True:
+            try:
+                self._waiting.get_nowait()
+            except queue.Empty:
+                break
+        for _ in self._threads:
+            self._waiting.put(None)
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join()
+
+    def _run(self) -> None:
+        while (work := self._waiting.get()) is not None:
+            self._call(work())
