@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import re
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 from leveret.amqp.errors import AccessRefused
 from leveret.broker.definitions import PermissionRow, UserRow
+from leveret.broker.patterns import matches
 
 _COST = {"n": 1 << 12, "r": 8, "p": 1}
 """About 8 ms: logins are checked on the broker's thread, each right password once."""
@@ -47,7 +46,7 @@ class User:
     def may(self, what: str, vhost: str, name: str) -> bool:
         """`user.may("read", "/", "orders")`."""
         permissions = self.permissions.get(vhost)
-        return permissions is not None and _matches(getattr(permissions, what), name)
+        return permissions is not None and matches(getattr(permissions, what), name)
 
     def check(self, what: str, vhost: str, kind: str, name: str) -> None:
         """Raises unless it may: `user.check("write", "/", "exchange", "orders")`."""
@@ -62,24 +61,32 @@ class Accounts:
 
     def __init__(self) -> None:
         self.users: dict[str, User] = {}
+        self.version = 0
+        """Grows with every change of a user or of rights."""
         self._known: dict[tuple[str, bytes], str] = {}
 
     def put(self, row: UserRow) -> None:
+        """Make a user, or change one: connections that the user has open see the new tags at once."""
+        self.version += 1
+        tags = frozenset(filter(None, row.tags.split(",")))
         known = self.users.get(row.name)
-        permissions = known.permissions if known else {}
-        self.users[row.name] = User(
-            row.name, row.password_hash, frozenset(filter(None, row.tags.split(","))), permissions
-        )
+        if known is None:
+            self.users[row.name] = User(row.name, row.password_hash, tags)
+        else:
+            known.password_hash, known.tags = row.password_hash, tags
 
     def permit(self, row: PermissionRow) -> None:
+        self.version += 1
         user = self.users.get(row.user)
         if user is not None:
             user.permissions[row.vhost] = Permissions(row.configure, row.write, row.read)
 
     def remove(self, name: str) -> None:
+        self.version += 1
         del self.users[name]
 
     def forbid(self, vhost: str, user: str) -> None:
+        self.version += 1
         del self.users[user].permissions[vhost]
 
     def login(self, name: str, password: bytes) -> User | None:
@@ -104,11 +111,3 @@ def is_password(password: bytes, hashed: str) -> bool:
     kind, salt, _ = hashed.split("$")
     assert kind == "scrypt"
     return hmac.compare_digest(hash_password(password, bytes.fromhex(salt)), hashed)
-
-
-@lru_cache(maxsize=4096)
-def _matches(pattern: str, name: str) -> bool:
-    """RabbitMQ's rule: the pattern is searched for, the empty one matches nothing but the empty name."""
-    if not pattern:
-        return not name
-    return re.search(pattern, name) is not None

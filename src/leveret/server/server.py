@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from leveret.broker.administration import unusable_patterns
 from leveret.broker.broker import Broker, Limits
 from leveret.broker.channel import Channel
 from leveret.broker.definitions import Change, Row
@@ -125,6 +126,8 @@ class Server:
                 limits=self._limits,
                 listener=self,
             )
+            for sentence in unusable_patterns(self.broker):
+                log.error("%s", sentence)
             loop = asyncio.get_running_loop()
             turns = self.turns = Turns(self.broker, loop, fatal=self._fail)
             self._definitions.start(self.turns.committed, self.turns.report)
