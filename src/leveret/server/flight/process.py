@@ -375,6 +375,7 @@ def main() -> None:
     settings = json.loads(sys.argv[1])
     line = socket.socket(fileno=settings["fd"])
     signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # it may write to a terminal that is the broker's
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as for the broker: it kills neither
     _stand_back()
     if settings["cpus"]:
         os.sched_setaffinity(0, settings["cpus"])
