@@ -26,6 +26,7 @@ from leveret.broker.definitions import Change, Row
 from leveret.broker.groups.partition import Partition
 from leveret.broker.handshake import State
 from leveret.server.alarms import Alarms, Shortage
+from leveret.server.clock import SteadyClock, StepWatch
 from leveret.server.flight.endpoint import FlightEndpoint, FlightSettings
 from leveret.server.socket import HANDSHAKE_S, AmqpSocket
 from leveret.server.tls import OFF, TlsSettings
@@ -37,10 +38,6 @@ from leveret.storage.store import Options, Store
 log = logging.getLogger("leveret")
 
 SHUTDOWN = "broker forced connection closure with reason 'shutdown'"
-
-
-def wall_clock_us() -> int:
-    return time.time_ns() // 1000
 
 
 class DefinitionStore(Protocol):
@@ -65,7 +62,7 @@ class Server:
         definitions: DefinitionStore,
         host: str = "127.0.0.1",
         port: int = 5672,
-        clock: Callable[[], int] = wall_clock_us,
+        clock: Callable[[], int] | None = None,
         options: Options = Options(),  # noqa: B008  (frozen)
         limits: Limits = Limits(),  # noqa: B008  (frozen)
         name: str = "leveret",
@@ -75,14 +72,15 @@ class Server:
         flight: FlightSettings | None = None,
         tls: TlsSettings | None = None,
     ) -> None:
-        """`measure` says what the broker is short of; `goodbye_s`: how long clients may take to leave;
-        `flight`: where bulk readers and writers are served, `tls`: clients over TLS, if they are; with it
-        the other port may be `OFF`."""
+        """`clock` gives microseconds, a `SteadyClock` unless said otherwise. `measure` says what the broker
+        is short of; `goodbye_s`: how long clients may take to leave; `flight`: where bulk readers and writers
+        are served, `tls`: clients over TLS, if they are; with it the other port may be `OFF`."""
         self._files = files
         self._definitions = definitions
         self._host = host
         self._port = port
-        self._clock = clock
+        self._clock = SteadyClock() if clock is None else clock
+        self._steps: StepWatch | None = None
         self._options = options
         self._limits = limits
         self._name = name
@@ -156,6 +154,9 @@ class Server:
         if self._measure is not None:
             self._alarms = Alarms(self.turns, self._measure)
             self._alarms.start()
+        if isinstance(self._clock, SteadyClock):
+            self._steps = StepWatch(self._clock, loop)
+            self._steps.start()
 
     async def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._port != OFF:
@@ -221,6 +222,8 @@ class Server:
         listeners, self._listeners = self._listeners, []
         for listener in listeners:
             listener.close()
+        if self._steps is not None:
+            self._steps.stop()
         return bool(listeners)
 
     async def _say_goodbye(self) -> None:
