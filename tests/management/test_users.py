@@ -176,6 +176,7 @@ REFUSED = [
         400,
         "read: '(' is no regular expression of RE2: missing )",
     ),
+    ("/api/permissions/%2F/guest", {**ALL, "write": "^(?!amq)"}, 400, "RE2 has no look-around"),
     ("/api/permissions/%2F/guest", {**ALL, "red": ""}, 400, "There is no field 'red' here"),
     ("/api/permissions/%2F/guest", {**ALL, "read": "\ud800"}, 400, "read is no text"),
     ("/api/users/new", {"password": "x", "tags": ["\ud800"]}, 400, "a tag is no text"),
