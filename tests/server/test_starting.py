@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from leveret.broker.definitions import Change, PermissionRow
 from leveret.server.flight.endpoint import FlightSettings
 from leveret.server.server import Server
 from leveret.storage.files import OsFiles
+from leveret.testing.broker import Broker
 from leveret.testing.definitions import MemoryDefinitions
+from tests.semantics.client import Client
 
 pytestmark = pytest.mark.real
 
@@ -46,3 +49,17 @@ def test_a_failure_while_it_starts_is_raised_and_nothing_is_left(tmp_path: Path)
         await again.stop()
 
     asyncio.run(start())
+
+
+def test_a_pattern_from_before_that_can_not_be_used_is_named_and_hinders_nobody_else(caplog):
+    """Such rows are from a version of Leveret that used another engine, or were written by hand."""
+    with Broker() as broker:
+        broker.definitions.put(9, [Change(PermissionRow("/", "guest", ".*", "(?!amq)", ".*"))])
+        broker.restart()
+        assert (
+            "user 'guest' in vhost '/' has a right to nothing: write: '(?!amq)' is no regular" in caplog.text
+        )
+        channel = Client(broker.port).channel()
+        channel.declare("q")
+        channel.publish("q", "1")
+        assert channel.error().code == 403

@@ -7,12 +7,11 @@ The checks are called where the protocol's methods are carried out. How password
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 from leveret.amqp.errors import AccessRefused
 from leveret.broker.definitions import PermissionRow, UserRow
+from leveret.broker.patterns import matches
 
 _DEFAULT_EXCHANGE = "amq.default"
 """What the exchange without a name is called in permissions."""
@@ -42,7 +41,7 @@ class User:
     def may(self, what: str, vhost: str, name: str) -> bool:
         """`user.may("read", "/", "orders")`."""
         permissions = self.permissions.get(vhost)
-        return permissions is not None and _matches(getattr(permissions, what), name)
+        return permissions is not None and matches(getattr(permissions, what), name)
 
     def may_nothing(self, what: str, vhost: str) -> bool:
         """Whether no name at all is permitted: both patterns are RabbitMQ's way to say so."""
@@ -63,31 +62,31 @@ class Accounts:
 
     def __init__(self) -> None:
         self.users: dict[str, User] = {}
+        self.version = 0
+        """Grows with every change of a user or of rights."""
 
     def put(self, row: UserRow) -> None:
+        """Make a user, or change one: connections that the user has open see the new tags at once."""
+        self.version += 1
+        tags = frozenset(filter(None, row.tags.split(",")))
         known = self.users.get(row.name)
-        user = User(row.name, row.password_hash, frozenset(filter(None, row.tags.split(","))))
-        if known is not None:
-            user.permissions = known.permissions
-            if known.password_hash == row.password_hash:
-                user.known_digest = known.known_digest
-        self.users[row.name] = user
+        if known is None:
+            self.users[row.name] = User(row.name, row.password_hash, tags)
+            return
+        if known.password_hash != row.password_hash:
+            known.known_digest = b""
+        known.password_hash, known.tags = row.password_hash, tags
 
     def permit(self, row: PermissionRow) -> None:
+        self.version += 1
         user = self.users.get(row.user)
         if user is not None:
             user.permissions[row.vhost] = Permissions(row.configure, row.write, row.read)
 
     def remove(self, name: str) -> None:
+        self.version += 1
         del self.users[name]
 
     def forbid(self, vhost: str, user: str) -> None:
+        self.version += 1
         del self.users[user].permissions[vhost]
-
-
-@lru_cache(maxsize=4096)
-def _matches(pattern: str, name: str) -> bool:
-    """RabbitMQ's rule: the pattern is searched for, the empty one matches nothing but the empty name."""
-    if not pattern:
-        return not name
-    return re.search(pattern, name) is not None

@@ -14,10 +14,12 @@ from collections.abc import Collection
 from typing import Final
 
 from leveret.amqp.errors import NotFound, PreconditionFailed
+from leveret.broker import patterns, revocation
 from leveret.broker.accounts import ADMINISTRATOR, Permissions, User
 from leveret.broker.broker import Broker
 from leveret.broker.definitions import Change, PermissionRow, UserRow
 
+RIGHTS: Final = ("configure", "write", "read")
 _TAG: Final = re.compile(r"[^\s,]+")
 
 
@@ -77,28 +79,43 @@ def delete_user(broker: Broker, name: str) -> None:
 def permit(broker: Broker, vhost: str, user: str, *, configure: str, write: str, read: str) -> bool:
     """What a user may do in a virtual host, from now on; whether it might nothing there before."""
     found = find_user(broker, user)
-    for what, pattern in (("configure", configure), ("write", write), ("read", read)):
+    for what, pattern in zip(RIGHTS, (configure, write, read), strict=True):
         _check_text(what, pattern)
-        try:
-            re.compile(pattern)
-        except (re.error, RecursionError, OverflowError) as error:
-            raise PreconditionFailed(f"{what}: '{pattern}' is no regular expression: {error}") from None
+        patterns.check_pattern(what, pattern)
     is_new = vhost not in found.permissions
     row = PermissionRow(vhost, user, configure, write, read)
     broker.accounts.permit(row)
     broker.define(Change(row))
     broker.vhosts[vhost].version += 1  # publishers remember what they may
+    revocation.end_forbidden_consumers(broker, vhost, found)
     return is_new
+
+
+def unusable_patterns(broker: Broker) -> list[str]:
+    """Return a sentence for each pattern from before that can't be used: it matches nothing."""
+    found = []
+    for user in broker.accounts.users.values():
+        for vhost, rights in user.permissions.items():
+            for what in RIGHTS:
+                try:
+                    patterns.check_pattern(what, getattr(rights, what))
+                except PreconditionFailed as error:
+                    found.append(
+                        f"user '{user.name}' in vhost '{vhost}' has a right to nothing: {error.sentence}"
+                    )
+    return found
 
 
 def forbid(broker: Broker, vhost: str, user: str) -> None:
     """It can't enter the virtual host any more; where it is connected, it may nothing there."""
-    rights = find_user(broker, user).permissions.get(vhost)
+    found = find_user(broker, user)
+    rights = found.permissions.get(vhost)
     if rights is None:
         raise NotFound(f"user '{user}' has no permissions in vhost '{vhost}'")
     broker.accounts.forbid(vhost, user)
     broker.define(Change(_row(vhost, user, rights), removed=True))
     broker.vhosts[vhost].version += 1
+    revocation.end_forbidden_consumers(broker, vhost, found)
 
 
 def _check_text(what: str, text: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import logging
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +24,8 @@ from leveret.server.memory import collect_rarely, keep_memory
 from leveret.server.server import Server
 from leveret.server.tls import OFF, TlsSettings
 from leveret.storage.files import OsFiles
+
+log = logging.getLogger("leveret")
 
 
 async def serve(
@@ -85,7 +88,13 @@ def _listen_for_signals() -> asyncio.Event:
     told = asyncio.Event()
     for each in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(each, told.set)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _say_nothing_is_reloaded)
     return told
+
+
+def _say_nothing_is_reloaded() -> None:
+    """Other servers read their settings again on SIGHUP. By default the signal would kill the process."""
+    log.info("SIGHUP: there is nothing to reload; to change options or certificates, start the broker again")
 
 
 async def _until_told(told: asyncio.Event, server: Server) -> None:

@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from leveret.broker.administration import unusable_patterns
 from leveret.broker.broker import Broker, Limits
 from leveret.broker.channel import Channel
 from leveret.broker.definitions import Change, Row
@@ -28,6 +29,7 @@ from leveret.broker.handshake import State
 from leveret.server.acceptor import Acceptor
 from leveret.server.alarms import Alarms, Shortage
 from leveret.server.binding import bind_host
+from leveret.server.clock import SteadyClock, StepWatch
 from leveret.server.descriptors import Descriptors
 from leveret.server.flight.endpoint import FlightEndpoint, FlightSettings
 from leveret.server.hashing import HashThreads
@@ -41,10 +43,6 @@ from leveret.storage.store import Options, Store
 log = logging.getLogger("leveret")
 
 SHUTDOWN = "broker forced connection closure with reason 'shutdown'"
-
-
-def wall_clock_us() -> int:
-    return time.time_ns() // 1000
 
 
 class DefinitionStore(Protocol):
@@ -69,7 +67,7 @@ class Server:
         definitions: DefinitionStore,
         host: str = "127.0.0.1",
         port: int = 5672,
-        clock: Callable[[], int] = wall_clock_us,
+        clock: Callable[[], int] | None = None,
         options: Options = Options(),  # noqa: B008  (frozen)
         limits: Limits = Limits(),  # noqa: B008  (frozen)
         name: str = "leveret",
@@ -80,14 +78,16 @@ class Server:
         tls: TlsSettings | None = None,
         descriptors: Descriptors | None = None,
     ) -> None:
-        """`measure` says what the broker is short of; `goodbye_s`: how long clients may take to leave;
-        `flight`: where bulk readers and writers are served, `tls`: clients over TLS, if they are; with it
-        the other port may be `OFF`; `descriptors`: shared with other listeners of the process."""
+        """`clock` gives microseconds, a `SteadyClock` unless said otherwise. `measure` says what the broker
+        is short of; `goodbye_s`: how long clients may take to leave; `flight`: where bulk readers and writers
+        are served, `tls`: clients over TLS, if they are; with it the other port may be `OFF`; `descriptors`:
+        shared with other listeners of the process."""
         self._files = files
         self._definitions = definitions
         self._host = host
         self._port = port
-        self._clock = clock
+        self._clock = SteadyClock() if clock is None else clock
+        self._steps: StepWatch | None = None
         self._options = options
         self._limits = limits
         self._name = name
@@ -134,6 +134,8 @@ class Server:
                 listener=self,
                 hasher=self._hashing,
             )
+            for sentence in unusable_patterns(self.broker):
+                log.error("%s", sentence)
             loop = asyncio.get_running_loop()
             turns = self.turns = Turns(self.broker, loop, fatal=self._fail)
             self._definitions.start(self.turns.committed, self.turns.report)
@@ -164,6 +166,9 @@ class Server:
         if self._measure is not None:
             self._alarms = Alarms(self.turns, self._measure)
             self._alarms.start()
+        if isinstance(self._clock, SteadyClock):
+            self._steps = StepWatch(self._clock, loop)
+            self._steps.start()
 
     async def _listen(self) -> None:
         if self._port != OFF:
@@ -236,6 +241,8 @@ class Server:
         listeners, self._listeners = self._listeners, []
         for listener in listeners:
             listener.close()
+        if self._steps is not None:
+            self._steps.stop()
         return bool(listeners)
 
     async def _say_goodbye(self) -> None:

@@ -24,6 +24,8 @@ _LAZY_SYNC_S = 0.2
 """Acks that nobody waits for are synced within this."""
 _SYNC_SHARE_BYTES = 512 << 10
 """What a publisher may send between two syncs: others that share the next sync wait no longer for it."""
+_TIMER_S_MAX = 1.0
+"""The broker's clock is looked at again after this: the loop's own stands still while the machine sleeps."""
 _PACING_S = 0.005
 """Publishers are read again when consumers have taken little for this long."""
 
@@ -240,7 +242,7 @@ class Turns:
         self._timer_due_us = due_us
         if due_us is not None:
             delay_s = max(0.0, (due_us - self.broker.now_us()) / 1_000_000)
-            self._timer = self.loop.call_later(delay_s, self.tick)
+            self._timer = self.loop.call_later(min(delay_s, _TIMER_S_MAX), self.tick)
 
     def tick(self) -> None:
         """Something may be due."""

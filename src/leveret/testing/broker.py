@@ -26,7 +26,7 @@ from leveret.broker.broker import Limits
 from leveret.broker.queue import Queue
 from leveret.server.definitions import Definitions
 from leveret.server.flight.endpoint import FlightEndpoint, FlightSettings
-from leveret.server.server import DefinitionStore, Server, wall_clock_us
+from leveret.server.server import DefinitionStore, Server
 from leveret.storage.files import Files, OsFiles
 from leveret.storage.store import Options
 from leveret.testing.clock import VirtualClock
@@ -57,9 +57,9 @@ class Broker:
         flight: bool | FlightSettings = False,
         goodbye_s: float = _GOODBYE_S,
     ) -> None:
-        """In memory unless a directory is given; on the wall clock unless a virtual one is. With `flight`,
-        which needs a directory, Spark can read and write it. `goodbye_s` is how long `stop` waits for clients
-        to leave."""
+        """In memory unless a directory is given; on the machine's clock unless a virtual one is. With
+        `flight`, which needs a directory, Spark can read and write it. `goodbye_s` is how long `stop` waits
+        for clients to leave."""
         self.clock = clock
         self.disk = None if directory is not None else SimulatedDisk()
         """What an in-memory broker writes to: it can crash, fill up and fail."""
@@ -167,7 +167,7 @@ class Broker:
             definitions=definitions,
             socket=lambda turns: FaultySocket(turns, self.faults),
             port=self._port,
-            clock=self.clock or wall_clock_us,
+            clock=self.clock,
             options=self._options,
             limits=self._limits,
             goodbye_s=self._goodbye_s,

@@ -60,6 +60,12 @@ class Answers:
         _check_same(found, log_id)
         return found.log
 
+    def check_reader(self, name: str, vhost: str, queue: str) -> None:
+        """Raise if a user may not read a queue any more. Whether there still is one is not asked."""
+        user = self._user(name)
+        self._vhost(user, vhost)
+        user.check("read", vhost, "queue", queue)
+
     def _do(self, user: User, request: actions.Request) -> actions.Answer:  # noqa: C901  # one case per request
         match request:
             case (

@@ -14,7 +14,7 @@ import pickle
 import socket
 import sys
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -64,6 +64,8 @@ class FlightEndpoint:
         self._serving: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = False
+        self._writer: asyncio.StreamWriter | None = None
+        self._told_version = broker.accounts.version
 
     @property
     def port(self) -> int:
@@ -94,6 +96,7 @@ class FlightEndpoint:
                     raise
                 await asyncio.sleep(_AGAIN_S)
         self._serving = asyncio.create_task(self._serve(reader, writer))
+        self._turns.watchers.append(self._tell_rights)
         self._broker.advertised.update(
             flight_port=self._port, flight_tls=self._settings.tls_certificate is not None
         )
@@ -103,6 +106,7 @@ class FlightEndpoint:
         self._stopping = True
         self._broker.advertised.pop("flight_port", None)
         if self._serving is not None:
+            self._turns.watchers.remove(self._tell_rights)
             self._serving.cancel()
             await asyncio.wait([self._serving])
         for task in list(self._tasks):
@@ -140,6 +144,7 @@ class FlightEndpoint:
             raise _NotListening(f"the Flight endpoint can't listen: {first.text}")
         assert isinstance(first, wire.Ready)
         self._port = first.port
+        self._writer = writer
         return reader, writer
 
     async def _end_process(self) -> None:
@@ -204,10 +209,34 @@ class FlightEndpoint:
                     self._turns.when_caught_up(lambda: writer.write(reply))
                 else:
                     self._reply(number, answer, writer)
+            case wire.MayRead():
+                self._allow(
+                    number,
+                    lambda: self._answers.check_reader(question.user, question.vhost, question.queue),
+                    writer,
+                )
+            case wire.MayAudit():
+                self._allow(number, lambda: self._answers.check_auditor(question.user), writer)
             case wire.View():
                 self._begin(self._view(number, question, writer))
             case wire.Checkpoint():
                 self._begin(self._checkpoint(number, question, writer))
+
+    def _tell_rights(self) -> None:
+        """After a turn: what is being read is checked again when users or rights have changed."""
+        version = self._broker.accounts.version
+        if version != self._told_version and self._writer is not None:
+            self._told_version = version
+            self._writer.write(wire.frame(0, wire.RightsChanged(version)))
+
+    def _allow(self, number: int, check: Callable[[], None], writer: asyncio.StreamWriter) -> None:
+        """Answer with `Done`, or with the refusal that the check raises."""
+        answer: actions.Answer = actions.Done()
+        try:
+            check()
+        except AmqpError as error:
+            answer = refused(error)
+        writer.write(wire.frame(number, wire.Answered(actions.encode(answer))))
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

@@ -3,16 +3,16 @@
     python -m leveret.server.flight.process '{"directory": ..., "host": ..., "port": ..., "fd": ...}'
 
 Started by `endpoint`, ended by it or with it: when the broker's end of the socket closes, the process is
-gone. It holds no state but the pictures that audits read (`pictures`). Who calls is asked of the broker, and
-remembered for a few seconds; what may be done, where messages are, what becomes of rows is asked every time.
-The rule: of a file it reads no byte that a view or a checkpoint of the broker does not name.
+gone. It holds no state but the pictures that audits read (`pictures`). Who calls, what may be done, where
+messages are, what becomes of rows: all of it is asked of the broker in every call, and what is being read is
+asked for again when rights have changed (`_while_allowed`). The rules: no right is remembered; of a file it
+reads no byte that a view or a checkpoint of the broker does not name.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
 import ipaddress
 import itertools
 import json
@@ -22,7 +22,6 @@ import signal
 import socket
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
@@ -47,9 +46,6 @@ from leveret.storage.view import LogView, SegmentGone
 
 T = TypeVar("T")
 
-_LOGIN_S: Final = 10.0
-"""How long a login that was good is not asked for again."""
-_LOGINS_MAX: Final = 1000
 _STAGE_ROWS: Final = 2000
 """Rows that the broker takes at once: some milliseconds of its time."""
 _STAGE_BYTES: Final = 4 << 20
@@ -74,6 +70,8 @@ class BrokerLine:
         self._waiting: dict[int, Future[wire.Reply]] = {}
         self._lock = threading.Lock()
         self._told = threading.Event()
+        self.rights_version = 0
+        """Changes when the broker says that users or rights have changed."""
 
     def tell(self, message: wire.Ready | wire.Failed) -> None:
         """How the start went; what was asked before follows."""
@@ -108,6 +106,9 @@ class BrokerLine:
                 if len(body) < wire.LENGTH.unpack(head)[0]:
                     return
                 number, reply = wire.read_reply(body)
+                if isinstance(reply, wire.RightsChanged):
+                    self.rights_version = reply.version
+                    continue
                 future = self._waiting.get(number)
                 if future is not None:
                     future.set_result(reply)
@@ -147,7 +148,6 @@ class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
         self._line = line
         self._pictures = Pictures(self._directory)
         self._pictures.watch()
-        self._logins: dict[tuple[str, bytes], float] = {}
         super().__init__(  # last: it serves from here on
             f"{scheme}://{settings['host']}:{settings['port']}",
             tls_certificates=certificates,
@@ -192,11 +192,33 @@ class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
     def do_get(self, context: Any, ticket: Any) -> Any:
         user = self._user(context)
         wanted = _read(tickets.decode_ticket, ticket.ticket)
+        version = self._line.rights_version
         if isinstance(wanted, tickets.PieceTicket):
-            return flight.GeneratorStream(events.SCHEMA, self._piece(user, wanted))
-        schema = schemas.read_schema(with_headers=wanted.with_headers)
-        view = self._view(user, wanted)
-        return flight.GeneratorStream(schema, self._batches(user, wanted, view, schema))
+            allowed: wire.Question = wire.MayAudit(user)
+            self._check(allowed)
+            schema, batches = events.SCHEMA, self._piece(user, wanted)
+        else:
+            allowed = wire.MayRead(user, wanted.vhost, wanted.queue)
+            schema = schemas.read_schema(with_headers=wanted.with_headers)
+            batches = self._batches(user, wanted, self._view(user, wanted), schema)
+        return flight.GeneratorStream(schema, self._while_allowed(batches, allowed, version))
+
+    def _while_allowed(
+        self, batches: Iterator[pa.RecordBatch], allowed: wire.Question, version: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Ask for the right again, before the next batch, when rights have changed since the last one."""
+        for batch in batches:
+            if version != self._line.rights_version:
+                version = self._line.rights_version
+                self._check(allowed)
+            yield batch
+
+    def _check(self, question: wire.Question) -> None:
+        """Raise if the broker refuses this."""
+        reply = self._line.ask(question)
+        assert isinstance(reply, wire.Answered)
+        if not isinstance(actions.decode_answer(reply.answer), actions.Done):
+            raise _error(_refused(reply))
 
     def _piece(self, user: str, wanted: tickets.PieceTicket) -> Iterator[pa.RecordBatch]:
         picture = self._picture_of(user, wanted)
@@ -262,31 +284,18 @@ class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
             check_sizes(chunk.data, self._message_max_bytes)
             rows = list(zip(*(column.to_pylist() for column in chunk.data.columns), strict=True))
             for some in _slices(rows):
-                self._stage(wire.Stage(user, descriptor.command, some, before))
+                self._check(wire.Stage(user, descriptor.command, some, before))
                 before += len(some)
-        self._stage(wire.Stage(user, descriptor.command, [], before))
-
-    def _stage(self, rows: wire.Stage) -> None:
-        reply = self._line.ask(rows)
-        assert isinstance(reply, wire.Answered)
-        if not isinstance(actions.decode_answer(reply.answer), actions.Done):
-            raise _error(_refused(reply))
+        self._check(wire.Stage(user, descriptor.command, [], before))
 
     # who it is
 
     def _user(self, context: Any) -> str:
         caller: _Caller = context.get_middleware(_AUTH)
-        key = (caller.user, hashlib.sha256(caller.password + context.peer().encode()).digest())
-        now_s = time.monotonic()
-        if self._logins.get(key, 0.0) > now_s:
-            return caller.user
         address = _address(context.peer())
         reply = self._line.ask(wire.Login(caller.user, caller.password, address, _is_loopback(address)))
         if not (isinstance(reply, wire.LoggedIn) and reply.welcome):
             raise flight.FlightUnauthenticatedError(f"login of user '{caller.user}' was refused")
-        if len(self._logins) >= _LOGINS_MAX:
-            self._logins.clear()
-        self._logins[key] = now_s + _LOGIN_S
         return caller.user
 
 
@@ -376,6 +385,7 @@ def main() -> None:
     settings = json.loads(sys.argv[1])
     line = socket.socket(fileno=settings["fd"])
     signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # it may write to a terminal that is the broker's
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as for the broker: it kills neither
     _stand_back()
     if settings["cpus"]:
         os.sched_setaffinity(0, settings["cpus"])

@@ -1,7 +1,7 @@
 """What the Flight process and the broker say to each other, over a pair of sockets.
 
 Frames: u32 length (little endian), then msgpack of a number and a message. The process asks, the broker
-answers with the same number, in any order.
+answers with the same number, in any order. What the broker says without being asked has the number 0.
 """
 
 from __future__ import annotations
@@ -72,6 +72,20 @@ class Checkpoint(_Message, frozen=True):
     user: str
 
 
+class MayRead(_Message, frozen=True):
+    """May the user still read this queue? Asked again while messages are read, when rights have changed."""
+
+    user: str
+    vhost: str
+    queue: str
+
+
+class MayAudit(_Message, frozen=True):
+    """May the user read a picture of the whole store?"""
+
+    user: str
+
+
 class Checkpointed(_Message, frozen=True):
     """As of when; and how far away clients are, by the names of their connections."""
 
@@ -94,8 +108,15 @@ class Viewed(_Message, frozen=True):
     """A pickled `LogView`."""
 
 
-Question = Ready | Failed | Login | Ask | View | Stage | Checkpoint
-Reply = LoggedIn | Answered | Viewed | Checkpointed
+class RightsChanged(_Message, frozen=True):
+    """Users or rights have changed. The broker says so without being asked, with number 0."""
+
+    version: int
+    """`Accounts.version`."""
+
+
+Question = Ready | Failed | Login | Ask | View | Stage | Checkpoint | MayRead | MayAudit
+Reply = LoggedIn | Answered | Viewed | Checkpointed | RightsChanged
 
 _encoder = msgspec.msgpack.Encoder()
 _questions: msgspec.msgpack.Decoder[tuple[int, Question]] = msgspec.msgpack.Decoder(tuple[int, Question])

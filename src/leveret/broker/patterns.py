@@ -1,0 +1,70 @@
+"""Patterns of permissions: regular expressions that are searched for in the names of queues and exchanges.
+
+RE2 does the search, because its time grows only with the length of the name. Python's own `re` would try
+2^n ways through `(a+)+$`, and stop the broker for hours. The price: RE2 has no look-around and no
+back-references; `check_pattern` says so when such a pattern is set. As in RabbitMQ, patterns and names are
+compared byte by byte. The rule: `matches` never raises, and a pattern that can't be used matches nothing.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, Final
+
+import re2
+
+from leveret.amqp.errors import PreconditionFailed
+from leveret.amqp.names import to_bytes
+
+_NAME_MAX: Final = 255
+"""Nothing in AMQP has a longer name (short strings, section 4.2.5.3)."""
+_MEMORY_BYTES_MAX: Final = 1 << 20
+"""Of one compiled pattern. A larger one is refused; within it, 255 bytes take 10 ms at worst."""
+
+
+def _options() -> Any:
+    options = re2.Options()
+    options.encoding = re2.Options.Encoding.LATIN1
+    options.never_capture = True
+    options.log_errors = False
+    options.max_mem = _MEMORY_BYTES_MAX
+    return options
+
+
+def check_pattern(what: str, pattern: str) -> None:
+    """Raise `PreconditionFailed` with the reason if a pattern can't be used: `check_pattern("read", "(")`."""
+    try:
+        _compiled(pattern)
+    except (re2.error, UnicodeEncodeError) as error:
+        reason = error.args[0] if isinstance(error, re2.error) else str(error)
+        said = reason.decode("utf-8", "replace") if isinstance(reason, bytes) else reason
+        raise PreconditionFailed(
+            f"{what}: '{pattern}' is no regular expression of RE2: {said}. "
+            "RE2 has no look-around ('(?=', '(?!', '(?<=') and no back-references ('\\1')"
+        ) from None
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Return whether the pattern is found in the name. The empty pattern is found in the empty name only.
+
+    >>> matches("^own-", "own-queue"), matches("^own-", "another"), matches("", "queue")
+    (True, False, False)
+    """
+    if not pattern:
+        return not name
+    if len(name) > _NAME_MAX:
+        return False
+    return _found(pattern, name)
+
+
+@lru_cache(maxsize=4096)
+def _found(pattern: str, name: str) -> bool:
+    try:
+        return _compiled(pattern).search(to_bytes(name)) is not None
+    except (re2.error, UnicodeEncodeError):
+        return False
+
+
+@lru_cache(maxsize=1024)
+def _compiled(pattern: str) -> Any:
+    return re2.compile(to_bytes(pattern), _options())
