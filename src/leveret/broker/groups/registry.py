@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from leveret.amqp.errors import NotFound, PreconditionFailed
-from leveret.broker import sidelogs
+from leveret.broker import revocation, sidelogs
 from leveret.broker.groups import topics
 from leveret.broker.groups.group import Group
 from leveret.broker.groups.settings import QUERY, Settings
@@ -191,6 +191,7 @@ class Groups:
             for stream in topics.partitions(exchange):
                 if stream.name not in group.partitions:
                     group.add_partition(stream, start=None)
+            revocation.end_forbidden_members(group)
 
     def check_exchange_deletion(self, exchange: Exchange) -> None:
         if topics.partitions(exchange):
