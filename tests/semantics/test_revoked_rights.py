@@ -156,6 +156,18 @@ def test_a_member_of_a_group_needs_the_right_to_read_all_partitions(ann, adminis
     assert names(ann) == ["Basic.Cancel"]
 
 
+def test_a_member_of_a_group_is_cancelled_when_the_topic_gets_a_partition_that_it_may_not_read(
+    ann, administrator, channel
+):
+    (first,) = topic(channel, 1)
+    administrator.permit(read=f"^(orders|{first})$")
+    join(ann, "orders")
+    stream(channel, "secret")
+    channel.bind("secret", "orders", "1")
+    publish(channel, "1", stream="secret")
+    assert names(ann) == ["Basic.Cancel"]
+
+
 def test_a_consumer_of_direct_replies_needs_no_right(ann, administrator):
     ann.consume("amq.rabbitmq.reply-to", "c", no_ack=True)
     administrator.permit(read="")

@@ -30,6 +30,14 @@ def end_forbidden_consumers(broker: Broker, vhost: str, user: User) -> None:
                 _end_consumers(channel, user)
 
 
+def end_forbidden_members(group: Group) -> None:
+    """Cancel the members of a group whose topic has got a partition that they may not read."""
+    for member in list(group.members):
+        refusal = _refusal(member.channel.connection.user, group)
+        if refusal is not None:
+            _end(member.channel, member, refusal)
+
+
 def _end_consumers(channel: Channel, user: User) -> None:
     for consumer in list(channel.consumers.values()):
         if channel.closed:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from leveret.amqp.errors import NotFound, PreconditionFailed
-from leveret.broker import ownership, sidelogs
+from leveret.broker import ownership, revocation, sidelogs
 from leveret.broker.accounts import User
 from leveret.broker.groups import topics
 from leveret.broker.groups.group import Group
@@ -221,6 +221,7 @@ class Groups:
             for stream in topics.partitions(exchange):
                 if stream.name not in group.partitions:
                     group.add_partition(stream, start=None)
+            revocation.end_forbidden_members(group)
 
     def check_exchange_deletion(self, exchange: Exchange) -> None:
         if topics.partitions(exchange):
