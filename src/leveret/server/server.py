@@ -24,7 +24,7 @@ from leveret.broker.channel import Channel
 from leveret.broker.definitions import Change, Row
 from leveret.broker.groups.partition import Partition
 from leveret.broker.handshake import State
-from leveret.server.alarms import Alarms, Shortage
+from leveret.server.alarms import Alarms, Measure
 from leveret.server.flight.endpoint import FlightEndpoint, FlightSettings
 from leveret.server.socket import HANDSHAKE_S, AmqpSocket
 from leveret.server.tls import OFF, TlsSettings
@@ -69,7 +69,7 @@ class Server:
         limits: Limits = Limits(),  # noqa: B008  (frozen)
         name: str = "leveret",
         socket: Callable[[Turns], AmqpSocket] = AmqpSocket,
-        measure: Callable[[], Shortage] | None = None,
+        measure: Measure | None = None,
         goodbye_s: float = 5.0,
         flight: FlightSettings | None = None,
         tls: TlsSettings | None = None,
@@ -151,8 +151,12 @@ class Server:
         self._started = True
         self.turns.start()
         if self._measure is not None:
-            self._alarms = Alarms(self.turns, self._measure)
+            self._alarms = Alarms(self.turns, self._measure, self._helpers)
             self._alarms.start()
+
+    def _helpers(self) -> list[int]:
+        """The ids of the processes that this one has started."""
+        return [] if self.endpoint is None else [self.endpoint.pid]
 
     async def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._port != OFF:
