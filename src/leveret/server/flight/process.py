@@ -14,7 +14,6 @@ import base64
 import binascii
 import hashlib
 import ipaddress
-import itertools
 import json
 import os
 import pickle
@@ -24,23 +23,24 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import flight
 
-from leveret.flight import actions, schemas, tickets
+from leveret.flight import actions, bounds, schemas, tickets
 from leveret.server.binding import bind
-from leveret.server.flight import wire
+from leveret.server.flight import process_limits, staged_rows, wire
+from leveret.server.flight.broker_line import BrokerLine
+from leveret.server.flight.connection_limits import ConnectionWatcher, Limits
 from leveret.server.flight.pictures import Pictures
 from leveret.storage import events
+from leveret.storage.ackset import AckSet
 from leveret.storage.arrow import LogReader
-from leveret.storage.errors import Damage, OffsetOutOfRange, StorageError
+from leveret.storage.errors import BadName, Damage, OffsetOutOfRange, StorageError
 from leveret.storage.files import OsFiles
 from leveret.storage.picture import Picture
 from leveret.storage.view import LogView, SegmentGone
@@ -50,87 +50,49 @@ T = TypeVar("T")
 _LOGIN_S: Final = 10.0
 """How long a login that was good is not asked for again."""
 _LOGINS_MAX: Final = 1000
-_STAGE_ROWS: Final = 2000
-"""Rows that the broker takes at once: some milliseconds of its time."""
-_STAGE_BYTES: Final = 4 << 20
-_TIMEOUT_S: Final = 120.0
-_SIZES_MAX: Final = (255, 255, 16 << 20)
-"""Of an exchange, a routing key, and a content header: the broker knows what fits into its frames."""
-_REQUEST_BYTES_MAX: Final = 64 << 20
+_CALLS_MAX: Final = 256
+"""Calls under way: each has a thread, and up to some MiB of what it reads or writes."""
 _AUTH: Final = "auth"
+_TEXT_MAX: Final = 500
+"""Characters of an error's text."""
 _NICER: Final = 5
 """So far behind the broker in the line for a processor, and behind all who did not ask for another place."""
-
-
-class BrokerLine:
-    """Questions to the broker, from any thread: `line.ask(wire.Login(...))`.
-
-    The broker wants to hear how the start went before anything else; clients may be there sooner.
-    """
-
-    def __init__(self, line: socket.socket) -> None:
-        self._socket = line
-        self._numbers = itertools.count(1)
-        self._waiting: dict[int, Future[wire.Reply]] = {}
-        self._lock = threading.Lock()
-        self._told = threading.Event()
-
-    def tell(self, message: wire.Ready | wire.Failed) -> None:
-        """How the start went; what was asked before follows."""
-        self._send(0, message)
-        self._told.set()
-
-    def ask(self, question: wire.Question) -> wire.Reply:
-        self._told.wait()
-        number = next(self._numbers)
-        future: Future[wire.Reply] = Future()
-        self._waiting[number] = future
-        self._send(number, question)
-        try:
-            return future.result(_TIMEOUT_S)
-        except TimeoutError:
-            raise flight.FlightTimedOutError("the broker does not answer") from None
-        finally:
-            self._waiting.pop(number, None)
-
-    def _send(self, number: int, question: wire.Question) -> None:
-        try:
-            with self._lock:
-                self._socket.sendall(wire.frame(number, question))
-        except OSError:
-            raise flight.FlightUnavailableError("the broker is gone") from None
-
-    def listen(self) -> None:
-        """Until the broker is gone."""
-        with self._socket.makefile("rb") as stream:
-            while len(head := stream.read(wire.LENGTH.size)) == wire.LENGTH.size:
-                body = stream.read(wire.LENGTH.unpack(head)[0])
-                if len(body) < wire.LENGTH.unpack(head)[0]:
-                    return
-                number, reply = wire.read_reply(body)
-                future = self._waiting.get(number)
-                if future is not None:
-                    future.set_result(reply)
 
 
 class _Caller(flight.ServerMiddleware):  # type: ignore[misc]
     """The name and the password that came with a call."""
 
-    def __init__(self, user: str, password: bytes) -> None:
+    def __init__(self, user: str, password: bytes, ended: Callable[[], None]) -> None:
         self.user = user
         self.password = password
+        self._ended = ended
+
+    def call_completed(self, exception: Exception | None) -> None:
+        self._ended()
 
 
 class _Callers(flight.ServerMiddlewareFactory):  # type: ignore[misc]
+    """Lets calls with a name and a password begin, up to so many at once."""
+
+    def __init__(self) -> None:
+        self._slots = threading.BoundedSemaphore(_CALLS_MAX)
+
     def start_call(self, info: Any, headers: dict[str, list[str]]) -> _Caller:
-        for name, values in headers.items():
-            if name.lower() == "authorization" and values[0].startswith("Basic "):
-                try:
-                    user, _, password = base64.b64decode(values[0][6:]).partition(b":")
-                except binascii.Error:
-                    break
-                return _Caller(user.decode("utf-8", "replace"), password)
-        raise flight.FlightUnauthenticatedError("a name and a password are needed: authorization: Basic ...")
+        user, password = _credentials(headers)
+        if not self._slots.acquire(blocking=False):
+            raise flight.FlightUnavailableError(f"{_CALLS_MAX} calls are under way: try again later")
+        return _Caller(user, password, self._slots.release)
+
+
+def _credentials(headers: dict[str, list[str]]) -> tuple[str, bytes]:
+    for name, values in headers.items():
+        if name.lower() == "authorization" and values[0].startswith("Basic "):
+            try:
+                user, _, password = base64.b64decode(values[0][6:]).partition(b":")
+            except (binascii.Error, ValueError):
+                break
+            return user.decode("utf-8", "replace"), password
+    raise flight.FlightUnauthenticatedError("a name and a password are needed: authorization: Basic ...")
 
 
 class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
@@ -148,25 +110,38 @@ class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
         self._pictures = Pictures(self._directory)
         self._pictures.watch()
         self._logins: dict[tuple[str, bytes], float] = {}
-        super().__init__(  # last: it serves from here on
+        unfinished_bytes_max = 2 * self._message_max_bytes
+        self._connections = ConnectionWatcher(Limits(unfinished_bytes_max=unfinished_bytes_max))
+        super().__init__(  # last but one: it serves from here on
             f"{scheme}://{settings['host']}:{settings['port']}",
             tls_certificates=certificates,
             middleware={_AUTH: _Callers()},
         )
+        process_limits.watch(self.port, self._connections, line, settings["memory_max_bytes"])
 
     def do_action(self, context: Any, action: Any) -> list[bytes]:
         user = self._user(context)
         if action.type != actions.ACTION:
-            raise flight.FlightServerError(f"there is no action '{action.type}', only '{actions.ACTION}'")
-        if action.body.size > _REQUEST_BYTES_MAX:
-            raise flight.FlightServerError(f"a request has at most {_REQUEST_BYTES_MAX} bytes")
-        request = action.body.to_pybytes()
-        asked = _read(actions.decode_request, request)
+            named = _short(action.type)
+            raise flight.FlightServerError(f"there is no action '{named}', only '{actions.ACTION}'")
+        try:
+            return [self._answer(user, action.body)]
+        finally:
+            self._connections.finished(context.peer(), action.body.size)
+
+    def _answer(self, user: str, body: pa.Buffer) -> bytes:
+        try:
+            bounds.check_size("a request", body.size, bounds.REQUEST_BYTES_MAX)
+            request = body.to_pybytes()
+            asked = _read(actions.decode_request, request)
+            bounds.check(asked)
+        except bounds.OutOfBounds as error:
+            return actions.encode(actions.Refused(406, str(error)))
         if isinstance(asked, actions.TakePicture | actions.DropPicture):
-            return [actions.encode(self._picture(user, asked))]
+            return actions.encode(self._picture(user, asked))
         reply = self._line.ask(wire.Ask(user, request))
         assert isinstance(reply, wire.Answered)
-        return [reply.answer]
+        return reply.answer
 
     def _picture(self, user: str, asked: actions.TakePicture | actions.DropPicture) -> actions.Answer:
         if isinstance(asked, actions.DropPicture):
@@ -177,6 +152,8 @@ class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
             return _refused(reply)
         try:
             kept = self._pictures.take(asked.name, user, reply.taken_us)
+        except BadName as error:
+            return actions.Refused(406, error.message, error.hint)
         except StorageError as error:
             return actions.Refused(541, f"no picture of the store can be taken: {error.message}", error.hint)
         except OSError as error:
@@ -191,15 +168,31 @@ class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
 
     def do_get(self, context: Any, ticket: Any) -> Any:
         user = self._user(context)
-        wanted = _read(tickets.decode_ticket, ticket.ticket)
+        with _sentences():
+            bounds.check_size("a ticket", len(ticket.ticket), bounds.TICKET_BYTES_MAX)
+            wanted = _read(tickets.decode_ticket, ticket.ticket)
+            bounds.check(wanted, ranges_max=bounds.TICKET_BYTES_MAX)
+        self._connections.finished(context.peer(), len(ticket.ticket))
         if isinstance(wanted, tickets.PieceTicket):
-            return flight.GeneratorStream(events.SCHEMA, self._piece(user, wanted))
+            return flight.GeneratorStream(
+                events.SCHEMA, self._watched(context.peer(), self._piece(user, wanted))
+            )
         schema = schemas.read_schema(with_headers=wanted.with_headers)
-        view = self._view(user, wanted)
-        return flight.GeneratorStream(schema, self._batches(user, wanted, view, schema))
+        with _sentences():
+            ranges = tickets.ascending_ranges(wanted.ranges)
+        batches = self._batches(user, wanted, ranges, schema)
+        return flight.GeneratorStream(schema, self._watched(context.peer(), batches))
+
+    def _watched(self, peer: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with self._connections.reading(peer) as sent:
+            for batch in batches:
+                yield batch
+                sent(batch.nbytes)
 
     def _piece(self, user: str, wanted: tickets.PieceTicket) -> Iterator[pa.RecordBatch]:
         picture = self._picture_of(user, wanted)
+        if wanted.log_id not in picture.logs:
+            raise _error(actions.Refused(404, f"the picture has no log {wanted.log_id}"))
         found: list[Damage] = []
         yield from events.rows(
             picture, events.Piece(wanted.event, wanted.log_id, wanted.segment), found.append
@@ -216,55 +209,67 @@ class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
         return picture
 
     def _batches(
-        self, user: str, wanted: tickets.ReadTicket, view: LogView, schema: pa.Schema
+        self, user: str, wanted: tickets.ReadTicket, ranges: list[tuple[int, int]], schema: pa.Schema
     ) -> Iterator[pa.RecordBatch]:
         """In order. A segment that was rewritten meanwhile is found again with a new view, one that is lost
         is not."""
-        ranges = tickets.unpack_ranges(wanted.ranges)
+        asked = sum(stop - start for start, stop in ranges)
         rows, gone = 0, set[str]()
+        view, withheld = self._view(user, wanted, ranges)
         while ranges:
             try:
                 with LogReader(OsFiles(self._directory, read_only=True), view) as reader:
-                    for batch in reader.read(ranges, columns=schema.names):
+                    for batch in reader.read(ranges, columns=schema.names, settled=withheld):
                         rows += batch.num_rows
                         yield batch
                         ranges = _behind(ranges, batch.column("offset")[-1].as_py())
                 break
             except SegmentGone as error:
                 gone.add(error.path)
-                view = self._view(user, wanted).without(gone)
+                view, withheld = self._view(user, wanted, ranges)
+                view = view.without(gone)
             except OffsetOutOfRange as error:
                 raise _error(actions.Refused(404, str(error), error.hint, "gone")) from None
-        missing = sum(stop - start for start, stop in tickets.unpack_ranges(wanted.ranges)) - rows
-        if missing and wanted.exact:
-            sentence = f"{missing} messages of queue '{wanted.queue}' in vhost '{wanted.vhost}' are gone"
-            hint = "They were settled or damaged meanwhile. failOnDataLoss=false reads what is there."
+        if asked != rows and wanted.exact:
+            sentence = f"{asked - rows} messages of queue '{wanted.queue}' in vhost '{wanted.vhost}' are gone"
+            hint = (
+                "They were settled or damaged meanwhile, or their batch is not committed. "
+                "failOnDataLoss=false reads what is there."
+            )
             raise _error(actions.Refused(404, sentence, hint, "gone"))
 
-    def _view(self, user: str, wanted: tickets.ReadTicket) -> LogView:
-        reply = self._line.ask(wire.View(user, wanted.vhost, wanted.queue, wanted.log_id))
+    def _view(
+        self, user: str, wanted: tickets.ReadTicket, ranges: list[tuple[int, int]]
+    ) -> tuple[LogView, AckSet]:
+        """Where the messages are, and which of them are not to be read."""
+        start, stop = (ranges[0][0], ranges[-1][1]) if ranges else (0, 0)
+        reply = self._line.ask(wire.View(user, wanted.vhost, wanted.queue, wanted.log_id, start, stop))
         if isinstance(reply, wire.Viewed):
-            view: LogView = pickle.loads(reply.view)
-            return view
+            return pickle.loads(reply.view), AckSet.decode(reply.withheld)
         raise _error(_refused(reply))
 
     # writing
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         user = self._user(context)
-        _read(tickets.decode_descriptor, descriptor.command)
+        command = descriptor.command or b""
+        with _sentences():
+            bounds.check_size("a descriptor", len(command), bounds.REQUEST_BYTES_MAX)
+            bounds.check(_read(tickets.decode_descriptor, command))
         if not reader.schema.equals(schemas.WRITE):
-            raise flight.FlightServerError(f"rows must be like {schemas.WRITE}, not like {reader.schema}")
+            like = _short(str(reader.schema))
+            raise flight.FlightServerError(f"rows must be like {schemas.WRITE}, not like {like}")
         before = 0
         for chunk in reader:
-            if any(column.null_count for column in chunk.data.columns):
-                raise flight.FlightServerError("rows must be without nulls: an empty name is b''")
-            check_sizes(chunk.data, self._message_max_bytes)
-            rows = list(zip(*(column.to_pylist() for column in chunk.data.columns), strict=True))
-            for some in _slices(rows):
-                self._stage(wire.Stage(user, descriptor.command, some, before))
+            if chunk.data is None:  # metadata, which nobody asked for
+                continue
+            with _sentences():
+                staged_rows.check(chunk.data, self._message_max_bytes)
+            for some in staged_rows.slices(chunk.data):
+                self._stage(wire.Stage(user, command, some, before))
                 before += len(some)
-        self._stage(wire.Stage(user, descriptor.command, [], before))
+            self._connections.finished(context.peer(), chunk.data.nbytes)
+        self._stage(wire.Stage(user, command, [], before))
 
     def _stage(self, rows: wire.Stage) -> None:
         reply = self._line.ask(rows)
@@ -279,51 +284,41 @@ class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
         key = (caller.user, hashlib.sha256(caller.password + context.peer().encode()).digest())
         now_s = time.monotonic()
         if self._logins.get(key, 0.0) > now_s:
+            self._connections.logged_in(context.peer())
             return caller.user
         reply = self._line.ask(wire.Login(caller.user, caller.password, _is_loopback(context.peer())))
         if not (isinstance(reply, wire.LoggedIn) and reply.welcome):
-            raise flight.FlightUnauthenticatedError(f"login of user '{caller.user}' was refused")
+            raise flight.FlightUnauthenticatedError(f"login of user '{_short(caller.user)}' was refused")
         if len(self._logins) >= _LOGINS_MAX:
             self._logins.clear()
         self._logins[key] = now_s + _LOGIN_S
+        self._connections.logged_in(context.peer())
         return caller.user
+
+
+@contextmanager
+def _sentences() -> Iterator[None]:
+    """What is wrong with a ticket or with rows, as an error that a client can read."""
+    try:
+        yield
+    except bounds.OutOfBounds as error:
+        raise _error(actions.Refused(406, str(error))) from None
+    except staged_rows.RowsRefused as error:
+        raise _error(error.refused) from None
 
 
 def _read(decode: Callable[[bytes], T], data: bytes) -> T:
     """What a client said; an error of its own if that makes no sense."""
     try:
         return decode(data)
-    except msgspec.MsgspecError as error:
-        raise flight.FlightServerError(f"a request that can't be read: {error}") from None
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        sentence = _short(f"a request that can't be read: {error}")
+        raise flight.FlightServerError(sentence) from None
 
 
 def _behind(ranges: list[tuple[int, int]], last: int) -> list[tuple[int, int]]:
     """What is left to read when this offset has been."""
     return [(max(start, last + 1), stop) for start, stop in ranges if stop > last + 1]
-
-
-def check_sizes(rows: pa.RecordBatch, message_max_bytes: int) -> None:
-    """What no message could be is not sent to the broker, which has others to serve."""
-    longest = [pc.max(pc.binary_length(column)).as_py() or 0 for column in rows.columns]
-    for name, size, limit in zip(schemas.WRITE.names, longest, _SIZES_MAX, strict=False):
-        if size > limit:
-            raise _error(actions.Refused(406, f"a row's {name} has {size} bytes, more than {limit}"))
-    if longest[-1] > message_max_bytes:
-        sentence = f"message size {longest[-1]} is larger than configured max size {message_max_bytes}"
-        raise _error(actions.Refused(406, sentence))
-
-
-def _slices(rows: list[Any]) -> Iterator[list[Any]]:
-    some: list[Any] = []
-    size = 0
-    for row in rows:
-        some.append(row)
-        size += sum(map(len, row))
-        if len(some) >= _STAGE_ROWS or size >= _STAGE_BYTES:
-            yield some
-            some, size = [], 0
-    if some:
-        yield some
 
 
 def _refused(reply: wire.Reply) -> actions.Refused:
@@ -334,7 +329,13 @@ def _refused(reply: wire.Reply) -> actions.Refused:
 
 
 def _error(refused: actions.Refused) -> flight.FlightServerError:
+    refused = msgspec.structs.replace(refused, text=_short(refused.text))
     return flight.FlightServerError(refused.text, actions.encode(refused))
+
+
+def _short(text: str) -> str:
+    """What a client said may be in it, and gRPC gives no error whose text does not fit into its headers."""
+    return text if len(text) <= _TEXT_MAX else f"{text[:_TEXT_MAX]}..."
 
 
 def _is_loopback(peer: str) -> bool:

@@ -1,7 +1,8 @@
 """What the Flight process and the broker say to each other, over a pair of sockets.
 
 Frames: u32 length (little endian), then msgpack of a number and a message. The process asks, the broker
-answers with the same number, in any order.
+answers with the same number, in any order. The process sends nothing that is larger than `FRAME_BYTES_MAX`
+allows: it refuses such requests itself.
 """
 
 from __future__ import annotations
@@ -30,6 +31,12 @@ class Failed(_Message, frozen=True):
     text: str
 
 
+class Noted(_Message, frozen=True):
+    """A sentence for the broker's log."""
+
+    text: str
+
+
 class Login(_Message, frozen=True):
     user: str
     password: bytes
@@ -44,12 +51,14 @@ class Ask(_Message, frozen=True):
 
 
 class View(_Message, frozen=True):
-    """Where are the messages of a queue?"""
+    """Where are the messages of a queue between two offsets, and which of them are not to be read?"""
 
     user: str
     vhost: str
     queue: str
     log_id: int
+    start: int
+    stop: int
 
 
 class Stage(_Message, frozen=True):
@@ -91,9 +100,11 @@ class Answered(_Message, frozen=True):
 class Viewed(_Message, frozen=True):
     view: bytes
     """A pickled `LogView`."""
+    withheld: bytes
+    """An `AckSet` with all that may not be read between the two offsets."""
 
 
-Question = Ready | Failed | Login | Ask | View | Stage | Checkpoint
+Question = Ready | Failed | Noted | Login | Ask | View | Stage | Checkpoint
 Reply = LoggedIn | Answered | Viewed | Checkpointed
 
 _encoder = msgspec.msgpack.Encoder()
