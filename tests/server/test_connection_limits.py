@@ -105,6 +105,20 @@ def test_who_does_not_log_in_in_time_is_cut_off(gate: Gate) -> None:
     assert busy.closed, "a byte now and then is no login"
 
 
+def test_while_strangers_are_sent_away_those_who_are_there_for_longest_have_to_go(gate: Gate) -> None:
+    early = gate.connect()
+    gate.look()
+    late = gate.connect()
+    gate.look(after_s=0.9)
+    gate.watcher.crowded()
+    gate.look(after_s=0.05)
+    assert not early.closed
+    gate.look(after_s=0.1)
+    assert (early.closed, late.closed) == (True, False)
+    gate.look(after_s=5.0)
+    assert not late.closed, "it is quiet again"
+
+
 def test_of_too_many_without_a_login_the_oldest_go(gate: Gate) -> None:
     sockets = []
     for _ in range(6):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import select
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +21,9 @@ from pyarrow import flight
 from leveret.amqp.properties import encode
 from leveret.flight import actions, schemas, tickets
 from leveret.flight.tickets import ReadTicket, StageDescriptor, pack_ranges
-from leveret.server.flight import process, wire
+from leveret.server.flight import callers, process, process_limits, wire
 from leveret.server.flight.broker_line import BrokerLine
-from leveret.server.flight.connection_limits import Limits, OwnSockets
+from leveret.server.flight.connection_limits import ConnectionWatcher, Limits, OwnSockets
 from leveret.testing.broker import Broker
 from tests.processes import WAIT_S
 from tests.server.flight_client import Bulk, refusal
@@ -79,9 +82,9 @@ class TestBeforeALogin:
         before = peak_bytes(broker.endpoint.pid)
         client = flight.FlightClient(f"grpc://127.0.0.1:{broker.endpoint.port}")
         with pytest.raises(flight.FlightError):
-            getattr(self, call)(client, bytes(300 * MIB))
+            getattr(self, call)(client, bytes(200 * MIB))
         publish_confirmed(broker)
-        assert peak_bytes(broker.endpoint.pid) - before < 150 * MIB, "half of what was sent"
+        assert peak_bytes(broker.endpoint.pid) - before < 100 * MIB, "half of what was sent"
         assert Bulk(broker.endpoint.port).ask(actions.Look("/", "q")).log_id
 
 
@@ -195,8 +198,9 @@ class TestOneProcess:
         servers: list[process.FlightProcess] = []
         ours, brokers = socket.socketpair()
 
-        def start(limits: Limits | None = None, calls_max: int = 256) -> int:
-            monkeypatch.setattr(process, "_CALLS_MAX", calls_max)
+        def start(limits: Limits | None = None, calls_max: int = 256, strangers_max: int = 64) -> int:
+            monkeypatch.setattr(callers, "CALLS_MAX", calls_max)
+            monkeypatch.setattr(callers, "STRANGERS_MAX", strangers_max)
             if limits is not None:
                 monkeypatch.setattr(process, "Limits", lambda **_: limits)
             settings = {"directory": str(tmp_path), "host": "127.0.0.1", "port": 0}
@@ -238,17 +242,74 @@ class TestOneProcess:
 
     def test_calls_beyond_so_many_are_told_to_come_later(self, serve: Callable[..., int]) -> None:
         port = serve(calls_max=2)
-        command = flight.FlightDescriptor.for_command(tickets.encode(STAGE))
-        held = []
-        for _ in range(2):
-            bulk = Bulk(port)
-            writer, _ = bulk.client.do_put(command, schemas.WRITE, bulk.options)
-            held.append(writer)
-        wait_until(lambda: "256" not in (told := refused(port)) and "2 calls are under way" in told)
+        assert refused(port) == "nothing is here"
+        held = [begun_write(Bulk(port)) for _ in range(2)]
+        wait_until(lambda: "2 calls are under way" in refused(port))
         for each in held:
             with pytest.raises(flight.FlightError):
                 each.close()
-        wait_until(lambda: "under way" not in refused(port))
+        wait_until(lambda: refused(port) == "nothing is here")
+
+    def test_strangers_take_no_place_from_clients_and_soon_have_to_go(
+        self, serve: Callable[..., int]
+    ) -> None:
+        port = serve(Limits(unknown_s=3600.0, crowded_s=0.1), strangers_max=2)
+        assert refused(port) == "nothing is here"
+        with ExitStack() as stack:
+
+            def knock() -> socket.socket:
+                made = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=WAIT_S))
+                made.sendall(begun_call("mallory:guess"))
+                return made
+
+            first = knock()
+            wait_until(lambda: knock() and is_over(first))
+            assert refused(port) == "nothing is here"
+
+
+def test_a_process_with_far_too_much_memory_says_so_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few bytes that a client has compressed can become gigabytes before anybody sees them."""
+    ours, brokers = socket.socketpair()
+    with ours, brokers:
+        line = BrokerLine(ours)
+        line.tell(wire.Ready(1))
+        monkeypatch.setattr(process_limits, "own_bytes", lambda pid: 1001)
+        monkeypatch.setattr(process_limits.os, "_exit", lambda code: (_ for _ in ()).throw(SystemExit(code)))
+        keeper = process_limits._Keeper(1, ConnectionWatcher(Limits()), line, memory_max_bytes=1000)
+        with pytest.raises(SystemExit):
+            keeper.run()
+        stream = brokers.makefile("rb")
+        said = [wire.read_question(stream.read(wire.LENGTH.unpack(stream.read(4))[0]))[1] for _ in range(2)]
+    assert said[1] == wire.Noted("the process has more than 1000 bytes of memory, and ends")
+
+
+def begun_write(bulk: Bulk) -> flight.FlightStreamWriter:
+    command = flight.FlightDescriptor.for_command(tickets.encode(STAGE))
+    writer, _ = bulk.client.do_put(command, schemas.WRITE, bulk.options)
+    return writer
+
+
+def is_over(connection: socket.socket) -> bool:
+    """Whether the other side has closed it; what it has said before is passed over."""
+    while select.select([connection], [], [], 0)[0]:
+        if not connection.recv(4096):
+            return True
+    return False
+
+
+def begun_call(login: str) -> bytes:
+    """A write of which the headers come, and nothing more: HTTP/2 as a client would send it."""
+    token = "Basic " + base64.b64encode(login.encode()).decode()
+    fields = {":method": "POST", ":scheme": "http", ":path": "/arrow.flight.protocol.FlightService/DoPut"}
+    fields |= {":authority": "localhost", "te": "trailers", "content-type": "application/grpc"}
+    fields |= {"authorization": token}
+    headers = b"".join(
+        b"\x00" + bytes((len(name),)) + name.encode() + bytes((len(value),)) + value.encode()
+        for name, value in fields.items()
+    )
+    settings = b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+    frame = len(headers).to_bytes(3) + b"\x01\x04" + (1).to_bytes(4) + headers
+    return b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + settings + frame
 
 
 def connections_to(port: int) -> list[object]:
@@ -258,7 +319,7 @@ def connections_to(port: int) -> list[object]:
 
 def let_in(end: socket.socket) -> None:
     """The broker's end: every login is good, and nothing else is possible."""
-    with end.makefile("rb") as stream:
+    with suppress(OSError, ValueError), end.makefile("rb") as stream:  # until the test closes its end
         while len(head := stream.read(wire.LENGTH.size)) == wire.LENGTH.size:
             number, question = wire.read_question(stream.read(wire.LENGTH.unpack(head)[0]))
             if isinstance(question, wire.Login):
@@ -270,7 +331,7 @@ def let_in(end: socket.socket) -> None:
 
 def refused(port: int) -> str:
     try:
-        return str(Bulk(port).ask(actions.Look("/", "q")))
+        return Bulk(port).ask(actions.Look("/", "q")).text
     except flight.FlightError as error:
         return str(error)
 

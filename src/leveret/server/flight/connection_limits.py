@@ -45,6 +45,8 @@ class Limits:
     """Connections without a login."""
     unknown_s: float = 10.0
     """How long a connection may be there without a login."""
+    crowded_s: float = 1.0
+    """The same while calls without a login have to be sent away."""
     unfinished_bytes_max: int = 256 << 20
     """What a connection may have sent of calls that are not answered: two messages of the largest size."""
     unfinished_total_bytes_max: int = 1 << 30
@@ -101,8 +103,13 @@ class ConnectionWatcher:
         self._lock = threading.Lock()
         self.closed: Counter[str] = Counter()
         """How many connections were closed, by the reason."""
+        self._crowded_until_s = float("-inf")
 
     # what calls tell
+
+    def crowded(self) -> None:
+        """There are too many calls of strangers: those who are there for longest have to go."""
+        self._crowded_until_s = self._clock() + 2 * self._limits.crowded_s
 
     def logged_in(self, peer: str) -> None:
         """A call of this peer, as gRPC names it, has come with a good login."""
@@ -181,6 +188,7 @@ class ConnectionWatcher:
         unknown = {peer: each for peer, each in self._connections.items() if not each.known}
         known = {peer: each for peer, each in self._connections.items() if each.known}
         oldest_first = sorted(unknown, key=lambda peer: unknown[peer].since_s)
+        unknown_s = limits.crowded_s if now_s < self._crowded_until_s else limits.unknown_s
         found = dict.fromkeys(
             oldest_first[: max(0, len(unknown) - limits.unknown_max)],
             f"more than {limits.unknown_max} connections have not logged in",
@@ -188,8 +196,8 @@ class ConnectionWatcher:
         for peer, each in unknown.items():
             if each.received_bytes > limits.unknown_bytes_max:
                 found[peer] = f"more than {limits.unknown_bytes_max} bytes were sent before a login"
-            elif now_s - each.since_s > limits.unknown_s:
-                found[peer] = f"no login within {limits.unknown_s:g} s"
+            elif now_s - each.since_s > unknown_s:
+                found[peer] = f"no login within {unknown_s:g} s"
         for peer, each in known.items():
             if each.unfinished_bytes > limits.unfinished_bytes_max:
                 found[peer] = f"more than {limits.unfinished_bytes_max} bytes of calls are not finished"

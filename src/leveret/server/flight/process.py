@@ -10,8 +10,6 @@ The rule: of a file it reads no byte that a view or a checkpoint of the broker d
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hashlib
 import ipaddress
 import json
@@ -20,7 +18,6 @@ import pickle
 import signal
 import socket
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -35,6 +32,7 @@ from leveret.flight import actions, bounds, schemas, tickets
 from leveret.server.binding import bind
 from leveret.server.flight import process_limits, staged_rows, wire
 from leveret.server.flight.broker_line import BrokerLine
+from leveret.server.flight.callers import Caller, Callers
 from leveret.server.flight.connection_limits import ConnectionWatcher, Limits
 from leveret.server.flight.pictures import Pictures
 from leveret.storage import events
@@ -50,49 +48,11 @@ T = TypeVar("T")
 _LOGIN_S: Final = 10.0
 """How long a login that was good is not asked for again."""
 _LOGINS_MAX: Final = 1000
-_CALLS_MAX: Final = 256
-"""Calls under way: each has a thread, and up to some MiB of what it reads or writes."""
 _AUTH: Final = "auth"
 _TEXT_MAX: Final = 500
 """Characters of an error's text."""
 _NICER: Final = 5
 """So far behind the broker in the line for a processor, and behind all who did not ask for another place."""
-
-
-class _Caller(flight.ServerMiddleware):  # type: ignore[misc]
-    """The name and the password that came with a call."""
-
-    def __init__(self, user: str, password: bytes, ended: Callable[[], None]) -> None:
-        self.user = user
-        self.password = password
-        self._ended = ended
-
-    def call_completed(self, exception: Exception | None) -> None:
-        self._ended()
-
-
-class _Callers(flight.ServerMiddlewareFactory):  # type: ignore[misc]
-    """Lets calls with a name and a password begin, up to so many at once."""
-
-    def __init__(self) -> None:
-        self._slots = threading.BoundedSemaphore(_CALLS_MAX)
-
-    def start_call(self, info: Any, headers: dict[str, list[str]]) -> _Caller:
-        user, password = _credentials(headers)
-        if not self._slots.acquire(blocking=False):
-            raise flight.FlightUnavailableError(f"{_CALLS_MAX} calls are under way: try again later")
-        return _Caller(user, password, self._slots.release)
-
-
-def _credentials(headers: dict[str, list[str]]) -> tuple[str, bytes]:
-    for name, values in headers.items():
-        if name.lower() == "authorization" and values[0].startswith("Basic "):
-            try:
-                user, _, password = base64.b64decode(values[0][6:]).partition(b":")
-            except (binascii.Error, ValueError):
-                break
-            return user.decode("utf-8", "replace"), password
-    raise flight.FlightUnauthenticatedError("a name and a password are needed: authorization: Basic ...")
 
 
 class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
@@ -112,10 +72,11 @@ class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
         self._logins: dict[tuple[str, bytes], float] = {}
         unfinished_bytes_max = 2 * self._message_max_bytes
         self._connections = ConnectionWatcher(Limits(unfinished_bytes_max=unfinished_bytes_max))
+        self._callers = Callers(self._connections.crowded)
         super().__init__(  # last but one: it serves from here on
             f"{scheme}://{settings['host']}:{settings['port']}",
             tls_certificates=certificates,
-            middleware={_AUTH: _Callers()},
+            middleware={_AUTH: self._callers},
         )
         process_limits.watch(self.port, self._connections, line, settings["memory_max_bytes"])
 
@@ -280,11 +241,11 @@ class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
     # who it is
 
     def _user(self, context: Any) -> str:
-        caller: _Caller = context.get_middleware(_AUTH)
+        caller: Caller = context.get_middleware(_AUTH)
         key = (caller.user, hashlib.sha256(caller.password + context.peer().encode()).digest())
         now_s = time.monotonic()
         if self._logins.get(key, 0.0) > now_s:
-            self._connections.logged_in(context.peer())
+            self._logged_in(context.peer(), caller)
             return caller.user
         reply = self._line.ask(wire.Login(caller.user, caller.password, _is_loopback(context.peer())))
         if not (isinstance(reply, wire.LoggedIn) and reply.welcome):
@@ -292,8 +253,12 @@ class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
         if len(self._logins) >= _LOGINS_MAX:
             self._logins.clear()
         self._logins[key] = now_s + _LOGIN_S
-        self._connections.logged_in(context.peer())
+        self._logged_in(context.peer(), caller)
         return caller.user
+
+    def _logged_in(self, peer: str, caller: Caller) -> None:
+        self._connections.logged_in(peer)
+        self._callers.welcome(caller)
 
 
 @contextmanager

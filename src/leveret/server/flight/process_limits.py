@@ -48,6 +48,7 @@ class _Keeper:
             time.sleep(LOOK_S)
             with self._sockets.accepted() as found:
                 self._connections.look(found)
+            self._check_memory()
             now_s = time.monotonic()
             if now_s - self._tidied_s >= _TIDY_S:
                 self._tidied_s = now_s
@@ -56,14 +57,15 @@ class _Keeper:
                 self._said_s = now_s
                 self._say()
 
-    def _tidy(self) -> None:
-        pid = os.getpid()
-        if own_bytes(pid) > _TIDY_BYTES:
-            give_back()
-            pa.default_memory_pool().release_unused()
-        if own_bytes(pid) > self._memory_max_bytes:
+    def _check_memory(self) -> None:
+        if own_bytes(os.getpid()) > self._memory_max_bytes:
             self._line.note(f"the process has more than {self._memory_max_bytes} bytes of memory, and ends")
             os._exit(1)
+
+    def _tidy(self) -> None:
+        if own_bytes(os.getpid()) > _TIDY_BYTES:
+            give_back()
+            pa.default_memory_pool().release_unused()
 
     def _say(self) -> None:
         """One line for each reason, however many connections were closed."""

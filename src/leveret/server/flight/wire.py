@@ -1,8 +1,8 @@
 """What the Flight process and the broker say to each other, over a pair of sockets.
 
 Frames: u32 length (little endian), then msgpack of a number and a message. The process asks, the broker
-answers with the same number, in any order. The process sends nothing that is larger than `FRAME_BYTES_MAX`
-allows: it refuses such requests itself.
+answers with the same number, in any order. A question is small, but for a row that is large: the process
+refuses other large requests itself, and asks no more questions at once than it has calls.
 """
 
 from __future__ import annotations
