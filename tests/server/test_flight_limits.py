@@ -198,7 +198,7 @@ class TestOneProcess:
         servers: list[process.FlightProcess] = []
         ours, brokers = socket.socketpair()
 
-        def start(limits: Limits | None = None, calls_max: int = 256, strangers_max: int = 64) -> int:
+        def start(limits: Limits | None = None, calls_max: int = 512, strangers_max: int = 64) -> int:
             monkeypatch.setattr(callers, "CALLS_MAX", calls_max)
             monkeypatch.setattr(callers, "STRANGERS_MAX", strangers_max)
             if limits is not None:

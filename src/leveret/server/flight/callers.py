@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from pyarrow import flight
 
-CALLS_MAX: Final = 256
-"""Of those who have logged in."""
+CALLS_MAX: Final = 512
+"""Of those who have logged in: each holds up to some MiB of what it reads or writes."""
 STRANGERS_MAX: Final = 64
 """Calls of which nobody knows yet whether their password is good."""
 _KNOWN_S: Final = 60.0
