@@ -19,7 +19,8 @@ class Bulk:
         scheme = "grpc+tls" if options else "grpc+tcp"
         self.client = flight.FlightClient(f"{scheme}://127.0.0.1:{port}", **options)
         token = base64.b64encode(f"{user}:{password}".encode())
-        self.options = flight.FlightCallOptions(headers=[(b"authorization", b"Basic " + token)], timeout=30)
+        self.headers = [(b"authorization", b"Basic " + token)]
+        self.options = flight.FlightCallOptions(headers=self.headers, timeout=30)
 
     def ask(self, request: actions.Request) -> Any:
         """The answer; a refusal is one too."""

@@ -24,8 +24,8 @@ from leveret.broker.definitions import PermissionRow, UserRow
 from leveret.broker.passwords import hash_password
 from leveret.flight import actions, schemas
 from leveret.flight.tickets import ReadTicket, StageDescriptor, pack_ranges, unpack_ranges
+from leveret.server.flight import staged_rows
 from leveret.server.flight.endpoint import FlightSettings
-from leveret.server.flight.process import check_sizes
 from leveret.storage.cursor import Cursor
 from leveret.storage.journal import Entry, Kind, Outcome
 from leveret.testing.broker import Broker
@@ -452,14 +452,14 @@ class TestStages:
     )
     def test_what_no_message_could_be_does_not_come_as_far_as_the_broker(self, row, text):
         rows = pa.record_batch([pa.array([each], pa.binary()) for each in row], schema=schemas.WRITE)
-        with pytest.raises(flight.FlightServerError) as caught:
-            check_sizes(rows, 100)
-        assert refusal(caught.value).text == text
+        with pytest.raises(staged_rows.RowsRefused) as caught:
+            staged_rows.check(rows, 100)
+        assert caught.value.refused == actions.Refused(406, text)
 
     def test_a_request_has_a_size(self, bulk):
-        action = flight.Action(actions.ACTION, b"x" * ((64 << 20) + 1))
-        with pytest.raises(flight.FlightServerError, match="a request has at most 67108864 bytes"):
-            list(bulk.client.do_action(action, bulk.options))
+        (result,) = bulk.client.do_action(flight.Action(actions.ACTION, bytes(57 << 20)), bulk.options)
+        text = "a request has 59768832 bytes, and at most 4194304 are read"
+        assert actions.decode_answer(result.body.to_pybytes()) == actions.Refused(406, text)
 
     def test_who_is_held_back_hears_of_names_that_are_no_utf8(self, broker, bulk, queue):
         turns = broker.server.turns

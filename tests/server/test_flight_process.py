@@ -98,7 +98,7 @@ def knock(port: int) -> Exception:
 
 def settings(directory: Path, port: int) -> dict[str, object]:
     listens = {"host": "127.0.0.1", "port": port, "tls_certificate": None, "tls_key": None}
-    return {"directory": str(directory), "message_max_bytes": 1 << 20, **listens}
+    return {"directory": str(directory), "message_max_bytes": 1 << 20, "memory_max_bytes": 1 << 40, **listens}
 
 
 @pytest.mark.real

@@ -148,7 +148,7 @@ def test_memory_is_looked_at_as_soon_as_the_broker_knows_that_it_has_grown(
     core = broker.server.broker
     watched = Alarms(
         broker.server.turns,
-        lambda: Shortage(memory=core.buffered_bytes > BODY_BYTES, disk=False),
+        lambda _: Shortage(memory=core.buffered_bytes > BODY_BYTES, disk=False),
     )
     broker.call(watched.start)
     mallory.send(unfinished(routing_key="q"))

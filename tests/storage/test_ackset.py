@@ -214,3 +214,23 @@ class TestBytes:
     def test_nonsense_is_refused(self, data: bytes, complaint: str) -> None:
         with pytest.raises(ValueError, match=complaint):
             AckSet.decode(data)
+
+
+def test_what_is_around_a_range_is_exact_within_it_and_has_little_of_the_rest() -> None:
+    chosen = random.Random(7)
+    acks = AckSet(100, [(start, start + 3) for start in chosen.sample(range(101, 400_000), 5000)])
+    for start, stop in ((0, 50), (90, 120), (65_000, 66_000), (131_072, 196_608), (300_000, 400_000)):
+        near = acks.around(start, stop)
+        assert near.low == acks.low
+        assert list(near.unsettled(start, stop)) == list(acks.unsettled(start, stop))
+        assert AckSet.decode(near.encode()) == near
+    assert acks.around(65_000, 66_000).memory_bytes < acks.memory_bytes
+
+
+def test_a_part_of_a_set_is_a_set_of_its_own() -> None:
+    acks = AckSet(0, [(5, 9), (70_000, 80_000)])
+    near = acks.around(0, 10)
+    near.settle(0, 20)
+    assert near.low == 20
+    assert not acks.around(30_000, 30_000).settled_above.covers(70_000, 70_001)
+    assert list(acks.unsettled(0, 10)) == [(0, 5), (9, 10)]

@@ -14,6 +14,8 @@ from typing import Literal
 
 import msgspec
 
+from leveret.flight.bounds import OFFSET_MAX, RANGE_BYTES, OutOfBounds
+
 
 class ReadTicket(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Messages of a queue by their offsets."""
@@ -83,3 +85,17 @@ def unpack_ranges(data: bytes) -> list[tuple[int, int]]:
     if sys.byteorder == "big":
         flat.byteswap()
     return list(zip(flat[::2], flat[1::2], strict=True))
+
+
+def ascending_ranges(data: bytes) -> list[tuple[int, int]]:
+    """The ranges of a ticket; `OutOfBounds` where they are no ranges, or not in order."""
+    try:
+        found = unpack_ranges(data)
+    except ValueError:
+        raise OutOfBounds(f"{len(data)} bytes are no ranges of offsets: each has {RANGE_BYTES}") from None
+    end = 0
+    for start, stop in found:
+        if not end <= start < stop < OFFSET_MAX:
+            raise OutOfBounds(f"a range of offsets from {start} to {stop} after one to {end} makes no sense")
+        end = stop
+    return found

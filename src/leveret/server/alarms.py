@@ -10,10 +10,10 @@ import asyncio
 import logging
 import os
 import shutil
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeAlias
 
-from leveret.server.memory import give_back
+from leveret.server.memory import give_back, machine_bytes, own_bytes, resident_bytes
 from leveret.server.turns import Turns
 
 log = logging.getLogger("leveret")
@@ -31,12 +31,19 @@ class Shortage(NamedTuple):
     disk: bool
 
 
-class Alarms:
-    """`Alarms(turns, measure).start()`; `measure` says what there is too little of."""
+Measure: TypeAlias = Callable[[Sequence[int]], Shortage]
 
-    def __init__(self, turns: Turns, measure: Callable[[], Shortage]) -> None:
+
+class Alarms:
+    """`Alarms(turns, measure).start()`; `measure` says what there is too little of.
+
+    It is given the ids of the helper processes, whose memory counts as the broker's.
+    """
+
+    def __init__(self, turns: Turns, measure: Measure, helpers: Callable[[], Sequence[int]] = tuple) -> None:
         self._turns = turns
         self._measure = measure
+        self._helpers = helpers
         self._timer: asyncio.TimerHandle | None = None
         self._last = Shortage(memory=False, disk=False)
         self._seen_bytes = 0
@@ -62,7 +69,7 @@ class Alarms:
         self._seen_bytes = self._turns.broker.memory_bytes
         self._timer = self._turns.loop.call_later(_INTERVAL_S, self.look)
         try:
-            shortage = self._measure()
+            shortage = self._measure(self._helpers())
         except OSError as error:
             log.warning("memory and disk can't be measured at present: %s", error)
             return
@@ -76,25 +83,17 @@ class Alarms:
 
 def measured(
     directory: str, *, disk_free_min_bytes: int = DISK_FREE_MIN_BYTES, memory_max_bytes: int | None = None
-) -> Callable[[], Shortage]:
-    """What this process uses, and what is free where the data is."""
-    page_bytes = os.sysconf("SC_PAGE_SIZE")
+) -> Measure:
+    """What this process and its helpers use, and what is free where the data is."""
     if memory_max_bytes is None:
-        memory_max_bytes = int(MEMORY_SHARE_MAX * page_bytes * os.sysconf("SC_PHYS_PAGES"))
+        memory_max_bytes = int(MEMORY_SHARE_MAX * machine_bytes())
 
-    def measure() -> Shortage:
-        short = _resident_bytes(page_bytes) > memory_max_bytes
+    def measure(helpers: Sequence[int]) -> Shortage:
+        of_helpers = sum(map(own_bytes, helpers))
+        short = resident_bytes(os.getpid()) + of_helpers > memory_max_bytes
         if short:  # some of it may be what was freed and kept
             give_back()
-            short = _resident_bytes(page_bytes) > memory_max_bytes
+            short = resident_bytes(os.getpid()) + of_helpers > memory_max_bytes
         return Shortage(memory=short, disk=shutil.disk_usage(directory).free < disk_free_min_bytes)
 
     return measure
-
-
-def _resident_bytes(page_bytes: int) -> int:
-    try:
-        with open("/proc/self/statm", encoding="ascii") as file:
-            return int(file.read().split()[1]) * page_bytes
-    except OSError:  # not on this system
-        return 0

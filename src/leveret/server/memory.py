@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
 from contextlib import suppress
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
@@ -37,3 +38,28 @@ def keep_memory() -> None:
         library.mallopt(_M_MMAP_THRESHOLD, 64 << 20)
         library.mallopt(_M_TRIM_THRESHOLD, 512 << 20)
         library.mallopt(_M_TOP_PAD, 16 << 20)
+
+
+def machine_bytes() -> int:
+    """The memory of the machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def resident_bytes(pid: int) -> int:
+    """What a process has in memory; 0 when it is gone, or where the system does not tell."""
+    return _pages(pid)[0] * os.sysconf("SC_PAGE_SIZE")
+
+
+def own_bytes(pid: int) -> int:
+    """The same without what the process only maps from files: the code of libraries, mostly."""
+    resident, shared = _pages(pid)
+    return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _pages(pid: int) -> tuple[int, int]:
+    try:
+        with open(f"/proc/{pid}/statm", encoding="ascii") as file:
+            _, resident, shared, *_ = file.read().split()
+    except OSError:
+        return 0, 0
+    return int(resident), int(shared)

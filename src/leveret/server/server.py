@@ -27,7 +27,7 @@ from leveret.broker.definitions import Change, Row
 from leveret.broker.groups.partition import Partition
 from leveret.broker.handshake import State
 from leveret.server.acceptor import Acceptor
-from leveret.server.alarms import Alarms, Shortage
+from leveret.server.alarms import Alarms, Measure
 from leveret.server.binding import bind_host
 from leveret.server.clock import SteadyClock, StepWatch
 from leveret.server.descriptors import Descriptors
@@ -72,7 +72,7 @@ class Server:
         limits: Limits = Limits(),  # noqa: B008  (frozen)
         name: str = "leveret",
         socket: Callable[[Turns], AmqpSocket] = AmqpSocket,
-        measure: Callable[[], Shortage] | None = None,
+        measure: Measure | None = None,
         goodbye_s: float = 5.0,
         flight: FlightSettings | None = None,
         tls: TlsSettings | None = None,
@@ -164,11 +164,15 @@ class Server:
         self._started = True
         self.turns.start()
         if self._measure is not None:
-            self._alarms = Alarms(self.turns, self._measure)
+            self._alarms = Alarms(self.turns, self._measure, self._helpers)
             self._alarms.start()
         if isinstance(self._clock, SteadyClock):
             self._steps = StepWatch(self._clock, loop)
             self._steps.start()
+
+    def _helpers(self) -> list[int]:
+        """The ids of the processes that this one has started."""
+        return [] if self.endpoint is None else [self.endpoint.pid]
 
     async def _listen(self) -> None:
         if self._port != OFF:

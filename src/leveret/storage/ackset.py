@@ -158,6 +158,12 @@ class AckSet:
         twin._above = self._above.copy()
         return twin
 
+    def around(self, start: int, stop: int) -> "AckSet":
+        """A copy that is exact in [start, stop); further away it may lack what is settled."""
+        twin = AckSet(self._low)
+        twin._above = self._above.around(start, stop)
+        return twin
+
     def encode(self) -> bytes:
         return _HEADER.pack(_VERSION, self._low) + self._above.encode()
 

@@ -308,6 +308,14 @@ class OffsetSet:
         twin._size = self._size
         return twin
 
+    def around(self, start: int, stop: int) -> "OffsetSet":
+        """A copy of the chunks that [start, stop) touches: exact there, with some of what is near."""
+        near = OffsetSet()
+        near._keys = self._keys[self._slot(start >> CHUNK_BITS, (stop + _MASK) >> CHUNK_BITS)]
+        near._chunks = {key: self._chunks[key].copy() for key in near._keys}
+        near._size = sum(chunk.count for chunk in near._chunks.values())
+        return near
+
     def encode(self) -> bytes:
         """The set as bytes; the layout is drawn above."""
         parts = [_HEADER.pack(_VERSION, len(self._keys))]

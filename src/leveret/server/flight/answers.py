@@ -19,7 +19,6 @@ from leveret.flight import actions
 from leveret.flight.tickets import StageDescriptor, pack_ranges
 from leveret.server.flight.reading import Reading, ordered_ranges, reason
 from leveret.storage.errors import StorageError, WriteFailed
-from leveret.storage.log import Log
 from leveret.storage.offsets import OffsetSet
 
 
@@ -54,11 +53,11 @@ class Answers:
             return refused(error)
         return actions.Done()
 
-    def log_of(self, user: str, vhost: str, queue: str, log_id: int) -> Log:
-        """The log that a reader wants to read; raises if it may not, or if it is not there."""
+    def queue_of(self, user: str, vhost: str, queue: str, log_id: int) -> Queue:
+        """The queue that a reader wants to read; raises if it may not, or if it is not there."""
         found = self._queue(self._user(user), vhost, queue)
         _check_same(found, log_id)
-        return found.log
+        return found
 
     def check_reader(self, name: str, vhost: str, queue: str) -> None:
         """Raise if a user may not read a queue any more. Whether there still is one is not asked."""

@@ -24,8 +24,11 @@ from leveret.amqp.errors import AmqpError
 from leveret.broker.broker import Broker
 from leveret.broker.logins import Origin
 from leveret.flight import actions, tickets
+from leveret.server.alarms import MEMORY_SHARE_MAX
 from leveret.server.flight import wire
 from leveret.server.flight.answers import Answers, readable, refused
+from leveret.server.flight.visibility import withheld
+from leveret.server.memory import machine_bytes
 from leveret.server.turns import Turns
 from leveret.storage.errors import StorageError
 
@@ -35,6 +38,8 @@ _START_S: Final = 30.0
 _GOODBYE_S: Final = 5.0
 _AGAIN_S: Final = 1.0
 _AFTER_A_KILL_S: Final = 3.0
+_TURN_S: Final = 0.005
+"""Questions are answered for so long before everybody else has a turn."""
 READ_BYTES: Final = 1 << 20
 
 
@@ -119,6 +124,7 @@ class FlightEndpoint:
             "port": self._port,
             "fd": theirs.fileno(),
             "message_max_bytes": self._broker.limits.message_max_bytes,
+            "memory_max_bytes": int(MEMORY_SHARE_MAX * machine_bytes()),
         }
         settings = json.dumps(asdict(self._settings) | ours_to_say)
         with theirs:
@@ -162,12 +168,7 @@ class FlightEndpoint:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
             try:
-                while True:
-                    number, question = wire.read_question(await _read_frame(reader))
-                    try:
-                        self._answer(number, question, writer)
-                    except Exception:  # noqa: BLE001  # one request must not cost the others their answers
-                        writer.write(wire.frame(number, _failed()))
+                await self._answer_all(reader, writer)
             except (asyncio.IncompleteReadError, ConnectionError):
                 pass
             except msgspec.MsgspecError:  # nobody waits for an answer that never comes
@@ -184,6 +185,19 @@ class FlightEndpoint:
                     log.error("%s; it is tried again", error)
 
     # answering
+
+    async def _answer_all(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Others have their turn in between, however many questions have come."""
+        began_s = time.monotonic()
+        while True:
+            number, question = wire.read_question(await _read_frame(reader))
+            try:
+                self._answer(number, question, writer)
+            except Exception:  # noqa: BLE001  # one request must not cost the others their answers
+                writer.write(wire.frame(number, _failed()))
+            if time.monotonic() - began_s > _TURN_S:
+                await asyncio.sleep(0)
+                began_s = time.monotonic()
 
     def _answer(self, number: int, question: wire.Question, writer: asyncio.StreamWriter) -> None:
         match question:
@@ -219,6 +233,8 @@ class FlightEndpoint:
                 self._allow(number, lambda: self._answers.check_auditor(question.user), writer)
             case wire.View():
                 self._begin(self._view(number, question, writer))
+            case wire.Noted():
+                log.warning("the Flight endpoint: %s", question.text)
             case wire.Checkpoint():
                 self._begin(self._checkpoint(number, question, writer))
 
@@ -254,10 +270,12 @@ class FlightEndpoint:
     async def _view(self, number: int, question: wire.View, writer: asyncio.StreamWriter) -> None:
         """What is in memory is written first, because the process reads files."""
         try:
-            found = self._answers.log_of(question.user, question.vhost, question.queue, question.log_id)
+            queue = self._answers.queue_of(question.user, question.vhost, question.queue, question.log_id)
             store = self._broker.store
-            await asyncio.get_running_loop().run_in_executor(None, store.flush, found)
-            reply: wire.Reply = wire.Viewed(pickle.dumps(found.view()))
+            await asyncio.get_running_loop().run_in_executor(None, store.flush, queue.log)
+            # at one moment: what the view has is shown unless it is withheld
+            hidden = withheld(queue, question.start, question.stop)
+            reply: wire.Reply = wire.Viewed(pickle.dumps(queue.log.view()), hidden.encode())
         except (AmqpError, StorageError) as error:
             reply = wire.Answered(actions.encode(refused(error)))
         except Exception:  # noqa: BLE001  # the caller must not wait for an answer that never comes

@@ -11,127 +11,44 @@ reads no byte that a view or a checkpoint of the broker does not name.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import ipaddress
-import itertools
 import json
 import os
 import pickle
 import signal
 import socket
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import flight
 
-from leveret.flight import actions, schemas, tickets
+from leveret.flight import actions, bounds, schemas, tickets
 from leveret.server.binding import bind
-from leveret.server.flight import wire
+from leveret.server.flight import process_limits, staged_rows, wire
+from leveret.server.flight.broker_line import BrokerLine
+from leveret.server.flight.callers import Caller, Callers
+from leveret.server.flight.connection_limits import ConnectionWatcher, Limits
 from leveret.server.flight.pictures import Pictures
 from leveret.storage import events
+from leveret.storage.ackset import AckSet
 from leveret.storage.arrow import LogReader
-from leveret.storage.errors import Damage, OffsetOutOfRange, StorageError
+from leveret.storage.errors import BadName, Damage, OffsetOutOfRange, StorageError
 from leveret.storage.files import OsFiles
 from leveret.storage.picture import Picture
 from leveret.storage.view import LogView, SegmentGone
 
 T = TypeVar("T")
 
-_STAGE_ROWS: Final = 2000
-"""Rows that the broker takes at once: some milliseconds of its time."""
-_STAGE_BYTES: Final = 4 << 20
-_TIMEOUT_S: Final = 120.0
-_SIZES_MAX: Final = (255, 255, 16 << 20)
-"""Of an exchange, a routing key, and a content header: the broker knows what fits into its frames."""
-_REQUEST_BYTES_MAX: Final = 64 << 20
 _AUTH: Final = "auth"
+_TEXT_MAX: Final = 500
+"""Characters of an error's text."""
 _NICER: Final = 5
 """So far behind the broker in the line for a processor, and behind all who did not ask for another place."""
-
-
-class BrokerLine:
-    """Questions to the broker, from any thread: `line.ask(wire.Login(...))`.
-
-    The broker wants to hear how the start went before anything else; clients may be there sooner.
-    """
-
-    def __init__(self, line: socket.socket) -> None:
-        self._socket = line
-        self._numbers = itertools.count(1)
-        self._waiting: dict[int, Future[wire.Reply]] = {}
-        self._lock = threading.Lock()
-        self._told = threading.Event()
-        self.rights_version = 0
-        """Changes when the broker says that users or rights have changed."""
-
-    def tell(self, message: wire.Ready | wire.Failed) -> None:
-        """How the start went; what was asked before follows."""
-        self._send(0, message)
-        self._told.set()
-
-    def ask(self, question: wire.Question) -> wire.Reply:
-        self._told.wait()
-        number = next(self._numbers)
-        future: Future[wire.Reply] = Future()
-        self._waiting[number] = future
-        self._send(number, question)
-        try:
-            return future.result(_TIMEOUT_S)
-        except TimeoutError:
-            raise flight.FlightTimedOutError("the broker does not answer") from None
-        finally:
-            self._waiting.pop(number, None)
-
-    def _send(self, number: int, question: wire.Question) -> None:
-        try:
-            with self._lock:
-                self._socket.sendall(wire.frame(number, question))
-        except OSError:
-            raise flight.FlightUnavailableError("the broker is gone") from None
-
-    def listen(self) -> None:
-        """Until the broker is gone."""
-        with self._socket.makefile("rb") as stream:
-            while len(head := stream.read(wire.LENGTH.size)) == wire.LENGTH.size:
-                body = stream.read(wire.LENGTH.unpack(head)[0])
-                if len(body) < wire.LENGTH.unpack(head)[0]:
-                    return
-                number, reply = wire.read_reply(body)
-                if isinstance(reply, wire.RightsChanged):
-                    self.rights_version = reply.version
-                    continue
-                future = self._waiting.get(number)
-                if future is not None:
-                    future.set_result(reply)
-
-
-class _Caller(flight.ServerMiddleware):  # type: ignore[misc]
-    """The name and the password that came with a call."""
-
-    def __init__(self, user: str, password: bytes) -> None:
-        self.user = user
-        self.password = password
-
-
-class _Callers(flight.ServerMiddlewareFactory):  # type: ignore[misc]
-    def start_call(self, info: Any, headers: dict[str, list[str]]) -> _Caller:
-        for name, values in headers.items():
-            if name.lower() == "authorization" and values[0].startswith("Basic "):
-                try:
-                    user, _, password = base64.b64decode(values[0][6:]).partition(b":")
-                except binascii.Error:
-                    break
-                return _Caller(user.decode("utf-8", "replace"), password)
-        raise flight.FlightUnauthenticatedError("a name and a password are needed: authorization: Basic ...")
 
 
 class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
@@ -148,25 +65,39 @@ class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
         self._line = line
         self._pictures = Pictures(self._directory)
         self._pictures.watch()
-        super().__init__(  # last: it serves from here on
+        unfinished_bytes_max = 2 * self._message_max_bytes
+        self._connections = ConnectionWatcher(Limits(unfinished_bytes_max=unfinished_bytes_max))
+        self._callers = Callers(self._connections.crowded)
+        super().__init__(  # last but one: it serves from here on
             f"{scheme}://{settings['host']}:{settings['port']}",
             tls_certificates=certificates,
-            middleware={_AUTH: _Callers()},
+            middleware={_AUTH: self._callers},
         )
+        process_limits.watch(self.port, self._connections, line, settings["memory_max_bytes"])
 
     def do_action(self, context: Any, action: Any) -> list[bytes]:
         user = self._user(context)
         if action.type != actions.ACTION:
-            raise flight.FlightServerError(f"there is no action '{action.type}', only '{actions.ACTION}'")
-        if action.body.size > _REQUEST_BYTES_MAX:
-            raise flight.FlightServerError(f"a request has at most {_REQUEST_BYTES_MAX} bytes")
-        request = action.body.to_pybytes()
-        asked = _read(actions.decode_request, request)
+            named = _short(action.type)
+            raise flight.FlightServerError(f"there is no action '{named}', only '{actions.ACTION}'")
+        try:
+            return [self._answer(user, action.body)]
+        finally:
+            self._connections.finished(context.peer(), action.body.size)
+
+    def _answer(self, user: str, body: pa.Buffer) -> bytes:
+        try:
+            bounds.check_size("a request", body.size, bounds.REQUEST_BYTES_MAX)
+            request = body.to_pybytes()
+            asked = _read(actions.decode_request, request)
+            bounds.check(asked)
+        except bounds.OutOfBounds as error:
+            return actions.encode(actions.Refused(406, str(error)))
         if isinstance(asked, actions.TakePicture | actions.DropPicture):
-            return [actions.encode(self._picture(user, asked))]
+            return actions.encode(self._picture(user, asked))
         reply = self._line.ask(wire.Ask(user, request))
         assert isinstance(reply, wire.Answered)
-        return [reply.answer]
+        return reply.answer
 
     def _picture(self, user: str, asked: actions.TakePicture | actions.DropPicture) -> actions.Answer:
         if isinstance(asked, actions.DropPicture):
@@ -177,6 +108,8 @@ class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
             return _refused(reply)
         try:
             kept = self._pictures.take(asked.name, user, reply.taken_us)
+        except BadName as error:
+            return actions.Refused(406, error.message, error.hint)
         except StorageError as error:
             return actions.Refused(541, f"no picture of the store can be taken: {error.message}", error.hint)
         except OSError as error:
@@ -191,7 +124,11 @@ class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
 
     def do_get(self, context: Any, ticket: Any) -> Any:
         user = self._user(context)
-        wanted = _read(tickets.decode_ticket, ticket.ticket)
+        with _sentences():
+            bounds.check_size("a ticket", len(ticket.ticket), bounds.TICKET_BYTES_MAX)
+            wanted = _read(tickets.decode_ticket, ticket.ticket)
+            bounds.check(wanted, ranges_max=bounds.TICKET_BYTES_MAX)
+        self._connections.finished(context.peer(), len(ticket.ticket))
         version = self._line.rights_version
         if isinstance(wanted, tickets.PieceTicket):
             allowed: wire.Question = wire.MayAudit(user)
@@ -200,8 +137,11 @@ class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
         else:
             allowed = wire.MayRead(user, wanted.vhost, wanted.queue)
             schema = schemas.read_schema(with_headers=wanted.with_headers)
-            batches = self._batches(user, wanted, self._view(user, wanted), schema)
-        return flight.GeneratorStream(schema, self._while_allowed(batches, allowed, version))
+            with _sentences():
+                ranges = tickets.ascending_ranges(wanted.ranges)
+            batches = self._batches(user, wanted, ranges, schema)
+        allowed_batches = self._while_allowed(batches, allowed, version)
+        return flight.GeneratorStream(schema, self._watched(context.peer(), allowed_batches))
 
     def _while_allowed(
         self, batches: Iterator[pa.RecordBatch], allowed: wire.Question, version: int
@@ -220,8 +160,16 @@ class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
         if not isinstance(actions.decode_answer(reply.answer), actions.Done):
             raise _error(_refused(reply))
 
+    def _watched(self, peer: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with self._connections.reading(peer) as sent:
+            for batch in batches:
+                yield batch
+                sent(batch.nbytes)
+
     def _piece(self, user: str, wanted: tickets.PieceTicket) -> Iterator[pa.RecordBatch]:
         picture = self._picture_of(user, wanted)
+        if wanted.log_id not in picture.logs:
+            raise _error(actions.Refused(404, f"the picture has no log {wanted.log_id}"))
         found: list[Damage] = []
         yield from events.rows(
             picture, events.Piece(wanted.event, wanted.log_id, wanted.segment), found.append
@@ -238,102 +186,107 @@ class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
         return picture
 
     def _batches(
-        self, user: str, wanted: tickets.ReadTicket, view: LogView, schema: pa.Schema
+        self, user: str, wanted: tickets.ReadTicket, ranges: list[tuple[int, int]], schema: pa.Schema
     ) -> Iterator[pa.RecordBatch]:
         """In order. A segment that was rewritten meanwhile is found again with a new view, one that is lost
         is not."""
-        ranges = tickets.unpack_ranges(wanted.ranges)
+        asked = sum(stop - start for start, stop in ranges)
         rows, gone = 0, set[str]()
+        view, withheld = self._view(user, wanted, ranges)
         while ranges:
             try:
                 with LogReader(OsFiles(self._directory, read_only=True), view) as reader:
-                    for batch in reader.read(ranges, columns=schema.names):
+                    for batch in reader.read(ranges, columns=schema.names, settled=withheld):
                         rows += batch.num_rows
                         yield batch
                         ranges = _behind(ranges, batch.column("offset")[-1].as_py())
                 break
             except SegmentGone as error:
                 gone.add(error.path)
-                view = self._view(user, wanted).without(gone)
+                view, withheld = self._view(user, wanted, ranges)
+                view = view.without(gone)
             except OffsetOutOfRange as error:
                 raise _error(actions.Refused(404, str(error), error.hint, "gone")) from None
-        missing = sum(stop - start for start, stop in tickets.unpack_ranges(wanted.ranges)) - rows
-        if missing and wanted.exact:
-            sentence = f"{missing} messages of queue '{wanted.queue}' in vhost '{wanted.vhost}' are gone"
-            hint = "They were settled or damaged meanwhile. failOnDataLoss=false reads what is there."
+        if asked != rows and wanted.exact:
+            sentence = f"{asked - rows} messages of queue '{wanted.queue}' in vhost '{wanted.vhost}' are gone"
+            hint = (
+                "They were settled or damaged meanwhile, or their batch is not committed. "
+                "failOnDataLoss=false reads what is there."
+            )
             raise _error(actions.Refused(404, sentence, hint, "gone"))
 
-    def _view(self, user: str, wanted: tickets.ReadTicket) -> LogView:
-        reply = self._line.ask(wire.View(user, wanted.vhost, wanted.queue, wanted.log_id))
+    def _view(
+        self, user: str, wanted: tickets.ReadTicket, ranges: list[tuple[int, int]]
+    ) -> tuple[LogView, AckSet]:
+        """Where the messages are, and which of them are not to be read."""
+        start, stop = (ranges[0][0], ranges[-1][1]) if ranges else (0, 0)
+        reply = self._line.ask(wire.View(user, wanted.vhost, wanted.queue, wanted.log_id, start, stop))
         if isinstance(reply, wire.Viewed):
-            view: LogView = pickle.loads(reply.view)
-            return view
+            return pickle.loads(reply.view), AckSet.decode(reply.withheld)
         raise _error(_refused(reply))
 
     # writing
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         user = self._user(context)
-        _read(tickets.decode_descriptor, descriptor.command)
+        command = descriptor.command or b""
+        with _sentences():
+            bounds.check_size("a descriptor", len(command), bounds.REQUEST_BYTES_MAX)
+            bounds.check(_read(tickets.decode_descriptor, command))
         if not reader.schema.equals(schemas.WRITE):
-            raise flight.FlightServerError(f"rows must be like {schemas.WRITE}, not like {reader.schema}")
+            like = _short(str(reader.schema))
+            raise flight.FlightServerError(f"rows must be like {schemas.WRITE}, not like {like}")
         before = 0
         for chunk in reader:
-            if any(column.null_count for column in chunk.data.columns):
-                raise flight.FlightServerError("rows must be without nulls: an empty name is b''")
-            check_sizes(chunk.data, self._message_max_bytes)
-            rows = list(zip(*(column.to_pylist() for column in chunk.data.columns), strict=True))
-            for some in _slices(rows):
-                self._check(wire.Stage(user, descriptor.command, some, before))
+            if chunk.data is None:  # metadata, which nobody asked for
+                continue
+            with _sentences():
+                staged_rows.check(chunk.data, self._message_max_bytes)
+            for some in staged_rows.slices(chunk.data):
+                self._check(wire.Stage(user, command, some, before))
                 before += len(some)
-        self._check(wire.Stage(user, descriptor.command, [], before))
+            self._connections.finished(context.peer(), chunk.data.nbytes)
+        self._check(wire.Stage(user, command, [], before))
 
     # who it is
 
     def _user(self, context: Any) -> str:
-        caller: _Caller = context.get_middleware(_AUTH)
+        caller: Caller = context.get_middleware(_AUTH)
         address = _address(context.peer())
         reply = self._line.ask(wire.Login(caller.user, caller.password, address, _is_loopback(address)))
         if not (isinstance(reply, wire.LoggedIn) and reply.welcome):
-            raise flight.FlightUnauthenticatedError(f"login of user '{caller.user}' was refused")
+            raise flight.FlightUnauthenticatedError(f"login of user '{_short(caller.user)}' was refused")
+        self._logged_in(context.peer(), caller)
         return caller.user
+
+    def _logged_in(self, peer: str, caller: Caller) -> None:
+        self._connections.logged_in(peer)
+        self._callers.welcome(caller)
+
+
+@contextmanager
+def _sentences() -> Iterator[None]:
+    """What is wrong with a ticket or with rows, as an error that a client can read."""
+    try:
+        yield
+    except bounds.OutOfBounds as error:
+        raise _error(actions.Refused(406, str(error))) from None
+    except staged_rows.RowsRefused as error:
+        raise _error(error.refused) from None
 
 
 def _read(decode: Callable[[bytes], T], data: bytes) -> T:
     """What a client said; an error of its own if that makes no sense."""
     try:
         return decode(data)
-    except msgspec.MsgspecError as error:
-        raise flight.FlightServerError(f"a request that can't be read: {error}") from None
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        sentence = _short(f"a request that can't be read: {error}")
+        raise flight.FlightServerError(sentence) from None
 
 
 def _behind(ranges: list[tuple[int, int]], last: int) -> list[tuple[int, int]]:
     """What is left to read when this offset has been."""
     return [(max(start, last + 1), stop) for start, stop in ranges if stop > last + 1]
-
-
-def check_sizes(rows: pa.RecordBatch, message_max_bytes: int) -> None:
-    """What no message could be is not sent to the broker, which has others to serve."""
-    longest = [pc.max(pc.binary_length(column)).as_py() or 0 for column in rows.columns]
-    for name, size, limit in zip(schemas.WRITE.names, longest, _SIZES_MAX, strict=False):
-        if size > limit:
-            raise _error(actions.Refused(406, f"a row's {name} has {size} bytes, more than {limit}"))
-    if longest[-1] > message_max_bytes:
-        sentence = f"message size {longest[-1]} is larger than configured max size {message_max_bytes}"
-        raise _error(actions.Refused(406, sentence))
-
-
-def _slices(rows: list[Any]) -> Iterator[list[Any]]:
-    some: list[Any] = []
-    size = 0
-    for row in rows:
-        some.append(row)
-        size += sum(map(len, row))
-        if len(some) >= _STAGE_ROWS or size >= _STAGE_BYTES:
-            yield some
-            some, size = [], 0
-    if some:
-        yield some
 
 
 def _refused(reply: wire.Reply) -> actions.Refused:
@@ -344,7 +297,13 @@ def _refused(reply: wire.Reply) -> actions.Refused:
 
 
 def _error(refused: actions.Refused) -> flight.FlightServerError:
+    refused = msgspec.structs.replace(refused, text=_short(refused.text))
     return flight.FlightServerError(refused.text, actions.encode(refused))
+
+
+def _short(text: str) -> str:
+    """What a client said may be in it, and gRPC gives no error whose text does not fit into its headers."""
+    return text if len(text) <= _TEXT_MAX else f"{text[:_TEXT_MAX]}..."
 
 
 def _address(peer: str) -> str:

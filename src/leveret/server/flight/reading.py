@@ -144,7 +144,8 @@ class Reading:
         parts = []
         for number, stream in enumerate(streams):
             if stream.name in request.spans:
-                ranges = _visible(stream, *request.spans[stream.name])
+                start, stop = request.spans[stream.name]
+                ranges = _visible(stream, start, min(stop, stream.decided()))
                 portion = (pack_ranges(ranges), _count(ranges), gone_below(stream))
                 parts.append(actions.Part(stream.name, number, stream.log.id, *portion))
         return actions.Covered(parts)

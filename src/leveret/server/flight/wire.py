@@ -1,7 +1,9 @@
 """What the Flight process and the broker say to each other, over a pair of sockets.
 
 Frames: u32 length (little endian), then msgpack of a number and a message. The process asks, the broker
-answers with the same number, in any order. What the broker says without being asked has the number 0.
+answers with the same number, in any order. What the broker says without being asked has the number 0. A
+question is small, but for a row that is large: the process refuses other large requests itself, and asks no
+more questions at once than it has calls.
 """
 
 from __future__ import annotations
@@ -30,6 +32,12 @@ class Failed(_Message, frozen=True):
     text: str
 
 
+class Noted(_Message, frozen=True):
+    """A sentence for the broker's log."""
+
+    text: str
+
+
 class Login(_Message, frozen=True):
     user: str
     password: bytes
@@ -45,12 +53,14 @@ class Ask(_Message, frozen=True):
 
 
 class View(_Message, frozen=True):
-    """Where are the messages of a queue?"""
+    """Where are the messages of a queue between two offsets, and which of them are not to be read?"""
 
     user: str
     vhost: str
     queue: str
     log_id: int
+    start: int
+    stop: int
 
 
 class Stage(_Message, frozen=True):
@@ -106,6 +116,8 @@ class Answered(_Message, frozen=True):
 class Viewed(_Message, frozen=True):
     view: bytes
     """A pickled `LogView`."""
+    withheld: bytes
+    """An `AckSet` with all that may not be read between the two offsets."""
 
 
 class RightsChanged(_Message, frozen=True):
@@ -115,7 +127,7 @@ class RightsChanged(_Message, frozen=True):
     """`Accounts.version`."""
 
 
-Question = Ready | Failed | Login | Ask | View | Stage | Checkpoint | MayRead | MayAudit
+Question = Ready | Failed | Noted | Login | Ask | View | Stage | Checkpoint | MayRead | MayAudit
 Reply = LoggedIn | Answered | Viewed | Checkpointed | RightsChanged
 
 _encoder = msgspec.msgpack.Encoder()

@@ -11,6 +11,7 @@ settled, and the batch is committed after both; they are published once per batc
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -21,6 +22,7 @@ from leveret.client.copies import FURTHER_ADDRESSES
 from leveret.client.message import PRODUCER, REPUBLISHED, SEQ
 from leveret.client.redrive import REJECT
 from leveret.flight.actions import Done, Reject, RejectRead
+from leveret.flight.bounds import RANGES_MAX
 from leveret.flight.tickets import pack_ranges
 from leveret.spark.calls import Calls
 from leveret.spark.endpoint import find
@@ -30,7 +32,7 @@ from leveret.spark.pipelines.checks import MESSAGE, broker_options, source_optio
 from leveret.spark.pipelines.declaration import Declaration
 from leveret.spark.pipelines.errors import TooManyRejects
 from leveret.spark.pipelines.once import identity
-from leveret.spark.pipelines.verdicts import Verdict
+from leveret.spark.pipelines.verdicts import Part, Verdict
 from leveret.spark.topics import subject
 
 _OF_ONE_PUBLISH: Final = (PRODUCER, SEQ, REPUBLISHED, *FURTHER_ADDRESSES)
@@ -105,13 +107,19 @@ def settle(declared: Declaration, verdict: Verdict) -> None:
     if not endpoint.is_leveret or options.cursor is None:
         return
     with Calls(endpoint) as calls:
-        for part in verdict.parts:
-            ranges = pack_ranges(part.ranges)
+        for part, ranges in _bounded(verdict):
             if options.queue is None:
                 whose = subject(options)
                 calls.ask(RejectRead(*whose, options.cursor, {part.queue: ranges}, part.why), Done)
             else:
                 calls.ask(Reject(options.vhost, part.queue, options.cursor, ranges, part.why), Done)
+
+
+def _bounded(verdict: Verdict) -> Iterator[tuple[Part, bytes]]:
+    """The packed ranges of each part, as many at once as a request may have."""
+    for part in verdict.parts:
+        for start in range(0, len(part.ranges), RANGES_MAX):
+            yield part, pack_ranges(part.ranges[start : start + RANGES_MAX])
 
 
 def messages(bad: DataFrame, declared: Declaration, batch: int) -> DataFrame:

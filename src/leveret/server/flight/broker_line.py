@@ -1,0 +1,80 @@
+"""The Flight process's end of the line to the broker: questions from any thread, and their answers.
+
+What is said is `wire`'s. The rule: nobody waits for an answer longer than a time limit, or than the broker
+lives.
+"""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import threading
+from concurrent.futures import Future
+from typing import Final
+
+from pyarrow import flight
+
+from leveret.server.flight import wire
+
+_TIMEOUT_S: Final = 120.0
+
+
+class BrokerLine:
+    """Questions to the broker, from any thread: `line.ask(wire.Login(...))`.
+
+    The broker wants to hear how the start went before anything else; clients may be there sooner.
+    """
+
+    def __init__(self, line: socket.socket) -> None:
+        self._socket = line
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, Future[wire.Reply]] = {}
+        self._lock = threading.Lock()
+        self._told = threading.Event()
+        self.rights_version = 0
+        """Changes when the broker says that users or rights have changed."""
+
+    def tell(self, message: wire.Ready | wire.Failed) -> None:
+        """How the start went; what was asked before follows."""
+        self._send(0, message)
+        self._told.set()
+
+    def ask(self, question: wire.Question) -> wire.Reply:
+        self._told.wait()
+        number = next(self._numbers)
+        future: Future[wire.Reply] = Future()
+        self._waiting[number] = future
+        try:
+            self._send(number, question)
+            return future.result(_TIMEOUT_S)
+        except TimeoutError:
+            raise flight.FlightTimedOutError("the broker does not answer") from None
+        finally:
+            self._waiting.pop(number, None)
+
+    def _send(self, number: int, question: wire.Question) -> None:
+        try:
+            with self._lock:
+                self._socket.sendall(wire.frame(number, question))
+        except OSError:
+            raise flight.FlightUnavailableError("the broker is gone") from None
+
+    def listen(self) -> None:
+        """Until the broker is gone."""
+        with self._socket.makefile("rb") as stream:
+            while len(head := stream.read(wire.LENGTH.size)) == wire.LENGTH.size:
+                body = stream.read(wire.LENGTH.unpack(head)[0])
+                if len(body) < wire.LENGTH.unpack(head)[0]:
+                    return
+                number, reply = wire.read_reply(body)
+                if isinstance(reply, wire.RightsChanged):
+                    self.rights_version = reply.version
+                    continue
+                future = self._waiting.get(number)
+                if future is not None:
+                    future.set_result(reply)
+
+    def note(self, text: str) -> None:
+        """Have the broker write a sentence into its log."""
+        self._told.wait()
+        self._send(0, wire.Noted(text))
