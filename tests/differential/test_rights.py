@@ -15,6 +15,7 @@ import pytest
 
 from leveret.broker import administration
 from leveret.broker.broker import Broker as Inner
+from leveret.broker.passwords import hash_password
 from leveret.testing.broker import Broker
 from tests.rabbitmq.node import RabbitMQ
 from tests.semantics.client import Channel, Client, ClosedByBroker, Got
@@ -83,8 +84,8 @@ class OnLeveret:
         self._do(lambda broker: administration.forbid(broker, "/", "ann"))
 
     def set_password(self, password: str) -> None:
-        said = password.encode()
-        self._do(lambda broker: administration.put_user(broker, "ann", password=said, tags=[]))
+        hashed = hash_password(password.encode(), b"salt")
+        self._do(lambda broker: administration.put_user(broker, "ann", password_hash=hashed, tags=[]))
 
     def delete(self) -> None:
         self._do(lambda broker: administration.delete_user(broker, "ann"))

@@ -12,6 +12,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPError, ChannelClosedByBroker, ProbableAccessDeniedError
 
 from leveret.broker import administration
+from leveret.broker.passwords import hash_password
 from leveret.flight import actions
 from leveret.testing.broker import Broker
 from tests.management.conftest import Api
@@ -23,6 +24,8 @@ from tests.server.flight_client import Bulk
 
 _HOUR_S = 3600.0
 _STREAM = {"x-queue-type": "stream"}
+
+HASH = hash_password(PASSWORD.encode(), b"of all users of these tests")
 
 
 class AmqpSide:
@@ -128,7 +131,7 @@ class Leveret:
         def add() -> None:
             self.broker.server.turns.begin()
             tags = [role.tag] if role.tag else []
-            administration.put_user(inside, name, password=PASSWORD.encode(), tags=tags)
+            administration.put_user(inside, name, password_hash=HASH, tags=tags)
             if enters:
                 rights = {"configure": role.configure, "write": role.write, "read": role.read}
                 administration.permit(inside, "/", name, **rights)

@@ -14,6 +14,7 @@ import pytest
 
 from leveret.broker import administration
 from leveret.broker.broker import Broker as Inner
+from leveret.broker.passwords import hash_password
 from leveret.testing.broker import Broker
 from tests.semantics.client import CAPABILITIES, Channel, ClosedByBroker
 from tests.semantics.grouping import join, publish, stream, topic
@@ -35,8 +36,8 @@ class Administrator:
         self._broker.call(in_a_turn)
 
     def put(self, password: str | None = None, tags: list[str] | None = None) -> None:
-        said = None if password is None else password.encode()
-        self.do(lambda broker: administration.put_user(broker, "ann", password=said, tags=tags or []))
+        hashed = None if password is None else hash_password(password.encode(), b"salt")
+        self.do(lambda broker: administration.put_user(broker, "ann", password_hash=hashed, tags=tags or []))
 
     def permit(self, **rights: str) -> None:
         self.do(lambda broker: administration.permit(broker, "/", "ann", **{**ALL, **rights}))

@@ -14,6 +14,7 @@ from leveret.broker import administration, ownership
 from leveret.broker.groups.registry import GroupNote
 from leveret.broker.groups.settings import Settings
 from leveret.broker.leases import QueryNote
+from leveret.broker.passwords import hash_password
 from leveret.flight import actions
 from leveret.flight.actions import At
 from leveret.flight.tickets import pack_ranges
@@ -50,7 +51,9 @@ def add_user(
 
     def add() -> None:
         broker.server.turns.begin()
-        administration.put_user(inside, name, password=b"secret", tags=[tags] if tags else [])
+        administration.put_user(
+            inside, name, password_hash=hash_password(b"secret", b"of this test"), tags=[tags] if tags else []
+        )
         administration.permit(inside, "/", name, configure=configure, write=write, read=read)
 
     broker.call(add)
