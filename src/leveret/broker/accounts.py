@@ -43,6 +43,8 @@ class User:
     tags: frozenset[str] = frozenset()
     permissions: dict[str, Permissions] = field(default_factory=dict)
     """By virtual host; where there are none it may not even connect."""
+    defined: int = 0
+    """The number of the change that has put it like this."""
 
     def may(self, what: str, vhost: str, name: str) -> bool:
         """`user.may("read", "/", "orders")`."""
@@ -71,16 +73,30 @@ class Accounts:
             row.name, row.password_hash, frozenset(filter(None, row.tags.split(","))), permissions
         )
 
-    def permit(self, row: PermissionRow) -> None:
+    def permit(self, row: PermissionRow) -> bool:
+        """Say what a user may do in a virtual host; return False if there is no such user."""
         user = self.users.get(row.user)
         if user is not None:
             user.permissions[row.vhost] = Permissions(row.configure, row.write, row.read)
+        return user is not None
+
+    def undo_put(self, made: User, before: User | None) -> None:
+        """The user is as before; one that was changed again, or removed, since then stays so."""
+        if self.users.get(made.name) is made:
+            if before is None:
+                del self.users[made.name]
+            else:
+                self.users[made.name] = before
 
     def remove(self, name: str) -> None:
         del self.users[name]
 
     def forbid(self, vhost: str, user: str) -> None:
         del self.users[user].permissions[vhost]
+
+    @property
+    def has_administrator(self) -> bool:
+        return any(ADMINISTRATOR in user.tags for user in self.users.values())
 
     def login(self, name: str, password: bytes) -> User | None:
         """The user, if this is the password. A password that was right once is not hashed again."""

@@ -50,8 +50,10 @@ def put_user(broker: Broker, name: str, *, password: bytes | None, tags: Collect
         assert known is not None
         hashed = known.password_hash
     row = UserRow(name, hashed, ",".join(sorted(set(tags))))
+    broker.definitions.check()
     broker.accounts.put(row)
-    broker.define(Change(row))
+    made = broker.accounts.users[name]
+    made.defined = broker.define(Change(row), undo=lambda: broker.accounts.undo_put(made, known))
     return known is None
 
 
@@ -76,12 +78,23 @@ def permit(broker: Broker, vhost: str, user: str, *, configure: str, write: str,
             re.compile(pattern)
         except (re.error, RecursionError, OverflowError) as error:
             raise PreconditionFailed(f"{what}: '{pattern}' is no regular expression: {error}") from None
-    is_new = vhost not in found.permissions
+    broker.definitions.check()
+    before = found.permissions.get(vhost)
     row = PermissionRow(vhost, user, configure, write, read)
     broker.accounts.permit(row)
-    broker.define(Change(row))
+    made = found.permissions[vhost]
+
+    def undo() -> None:
+        if found.permissions.get(vhost) is made:
+            if before is None:
+                del found.permissions[vhost]
+            else:
+                found.permissions[vhost] = before
+        broker.vhosts[vhost].version += 1
+
+    broker.define(Change(row), undo=undo)
     broker.vhosts[vhost].version += 1  # publishers remember what they may
-    return is_new
+    return before is None
 
 
 def forbid(broker: Broker, vhost: str, user: str) -> None:
@@ -107,7 +120,14 @@ def _row(vhost: str, user: str, rights: Permissions) -> PermissionRow:
 
 
 def _check_there_is_another(broker: Broker, name: str) -> None:
-    """If this one is an administrator, and will not be one any more."""
-    administrators = {each.name for each in broker.accounts.users.values() if ADMINISTRATOR in each.tags}
+    """If this one is an administrator, and will not be one any more.
+
+    One that is not written yet is none: it is undone if it can't be written.
+    """
+    administrators = {
+        each.name
+        for each in broker.accounts.users.values()
+        if ADMINISTRATOR in each.tags and (each.defined <= broker.definitions.committed or each.name == name)
+    }
     if administrators == {name}:
         raise PreconditionFailed(f"'{name}' is the only {ADMINISTRATOR}: make another one first")

@@ -139,10 +139,11 @@ def _change(handler: Change, broker: Broker, durability: Durability) -> Endpoint
 
     async def endpoint(request: Request) -> Response:
         body = await body_of(request)
+        before = broker.definitions.number
         with _told_as_problems():
             answered = handler(request, log_in(broker.accounts, request), body)
             response = await answered if isawaitable(answered) else answered
-        await durability.reached()
+        await durability.reached(since=before)
         return response
 
     return endpoint
