@@ -140,7 +140,7 @@ class Definitions:
                 _set_aside(self._connection, self.path)
                 _write_anew(self._connection, rows)
             return rows
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             raise _explained(error, self.path) from error
         except OSError as error:
             raise write_failed(error, self.path) from error
@@ -333,7 +333,7 @@ def _prepared(path: str, *, shared: bool) -> sqlite3.Connection:
     except BaseException as error:
         if connection is not None:
             connection.close()
-        if isinstance(error, sqlite3.Error):
+        if isinstance(error, sqlite3.Error | UnicodeDecodeError):
             raise _explained(error, path) from error
         raise
 
@@ -419,8 +419,10 @@ def _set_aside(connection: sqlite3.Connection, path: str) -> None:
         raise
 
 
-def _explained(error: sqlite3.Error, path: str) -> StorageError:
+def _explained(error: sqlite3.Error | UnicodeDecodeError, path: str) -> StorageError:
     """Whether the file is to blame, or what it stands on, and whether the change may be tried again."""
+    if isinstance(error, UnicodeDecodeError):  # SQLite's own sentence quotes a damaged name
+        return DefinitionsDamaged(path, "a name in its schema can't be read")
     code = (
         getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
     )  # without one: text that is not UTF-8
