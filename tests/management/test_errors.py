@@ -74,6 +74,7 @@ def test_a_full_disk_is_told_with_its_hint(api, monkeypatch, caplog):
 def test_every_error_that_a_request_of_a_client_can_cause_has_a_status():
     """What is left out tells of frames, channels and shutdowns, which HTTP has none of."""
     left_out = {"CONNECTION_FORCED", "FRAME_ERROR", "CHANNEL_ERROR", "UNEXPECTED_FRAME", "INTERNAL_ERROR"}
+    left_out |= {"CONTENT_TOO_LARGE"}
     names = {each.name for each in subclasses(amqp.AmqpError)}
     assert names == set(STATUSES) | left_out
 

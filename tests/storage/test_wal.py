@@ -351,3 +351,15 @@ class TestThreads:
         assert recovered(disk.copy().crash(Random(1))) == [(1, [0]), (2, [1])]
         assert wal.sync() == 3
         assert recovered(disk.crash(Random(1)))[-1] == (3, [2, 3])
+
+
+def test_a_round_whose_checkpoint_fails_is_collected_as_before(disk):
+    wal = make_wal(disk)
+    collect(wal, 0)
+    with pytest.raises(RuntimeError), wal.superseding(lambda: None):
+        raise RuntimeError
+    with pytest.raises(RuntimeError), make_wal(SimulatedDisk()).superseding(lambda: None):
+        raise RuntimeError  # without a round
+    assert wal.synced == 0
+    wal.sync()
+    assert recovered(disk.restart()) == [(2, [0])]
