@@ -29,7 +29,12 @@ from leveret.storage.store import Options, Store
 from leveret.testing.disk import CutAt, PowerCut, SimulatedDisk
 
 SMALL = Options(
-    wal_bytes=16 << 10, segment_bytes=4 << 10, memory_bytes=8 << 10, snapshot_bytes=600, reserve_ahead=50
+    wal_bytes=16 << 10,
+    segment_bytes=4 << 10,
+    memory_bytes=8 << 10,
+    snapshot_bytes=600,
+    reserve_ahead=50,
+    reserve_bytes=0,
 )
 CURSOR = "reader"
 NEVER = 1 << 60

@@ -24,7 +24,12 @@ from leveret.storage.store import Options, Store
 from leveret.testing.disk import SimulatedDisk
 
 SMALL = Options(
-    wal_bytes=6 << 10, segment_bytes=1500, memory_bytes=8 << 10, snapshot_bytes=500, reserve_ahead=50
+    wal_bytes=6 << 10,
+    segment_bytes=1500,
+    memory_bytes=8 << 10,
+    snapshot_bytes=500,
+    reserve_ahead=50,
+    reserve_bytes=0,
 )
 LARGE_BYTES = 3000  # more than is mended by trying
 

@@ -36,7 +36,12 @@ from leveret.storage.store import Options, Store
 from leveret.testing.disk import FailAt, Kind, Operation, SimulatedDisk, TornWrite
 
 OPTIONS = Options(
-    wal_bytes=4 << 10, segment_bytes=1000, memory_bytes=4 << 10, snapshot_bytes=300, reserve_ahead=20
+    wal_bytes=4 << 10,
+    segment_bytes=1000,
+    memory_bytes=4 << 10,
+    snapshot_bytes=300,
+    reserve_ahead=20,
+    reserve_bytes=0,
 )
 WRITES: tuple[Kind, ...] = ("create", "write", "truncate", "allocate", "rename", "mkdir", "unlink", "rmdir")
 TORN: tuple[Kind, ...] = ("write", "allocate")

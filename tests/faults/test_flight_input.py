@@ -19,8 +19,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from leveret.broker.accounts import hash_password
 from leveret.broker.definitions import PermissionRow, UserRow
+from leveret.broker.passwords import hash_password
 from leveret.flight import actions
 from leveret.testing.broker import Broker
 from tests.faults.flight_input import Sender, raw_bytes

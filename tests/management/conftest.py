@@ -18,6 +18,7 @@ from leveret.broker.arguments import QueueArguments
 from leveret.broker.definitions import PermissionRow, UserRow, VhostRow
 from leveret.broker.passwords import hash_password
 from leveret.broker.queue import Queue
+from leveret.broker.restoring import restore_row
 from leveret.management.app import create_app
 from leveret.server.http import HttpListener
 from leveret.storage.records import Message
@@ -82,7 +83,7 @@ class Api:
     # things to look at
 
     def add_vhost(self, name: str) -> None:
-        self.broker.call(lambda: self.broker.server.broker._restore_row(VhostRow(name)))
+        self.broker.call(lambda: restore_row(self.broker.server.broker, VhostRow(name)))
 
     def add_user(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import resource
+import shutil
 import signal
 import sqlite3
 import stat
@@ -33,7 +34,7 @@ from leveret.broker.definitions import (
     VhostRow,
 )
 from leveret.server import definitions as module
-from leveret.server.definitions import Definitions, DefinitionsDamaged, DefinitionsFailed
+from leveret.server.definitions import Definitions, DefinitionsDamaged, DefinitionsFailed, DefinitionsRefused
 from leveret.storage.errors import StorageError, UnknownFormat, WriteFailed
 from tests.processes import WAIT_S
 
@@ -80,6 +81,12 @@ class Witness:
 
     def failed(self, error: BaseException) -> None:
         self._note("failed", error)
+
+    def refused(self, error: StorageError) -> None:
+        self._note("refused", error)
+
+    def resumed(self) -> None:
+        self._note("resumed", None)
 
     def next(self) -> tuple[str, object]:
         return self.reports.get(timeout=WAIT_S)
@@ -439,16 +446,45 @@ def test_nobody_else_may_read_the_files(path, started, witness):
 # failing writes
 
 
-def test_a_full_disk_is_reported_once_and_nothing_is_promised_afterwards(path, started, witness):
+class Disk:
+    """`disk.fill(path)` lets the WAL of a database grow no further; `disk.heal()` does again."""
+
+    def __init__(self) -> None:
+        self._before = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def fill(self, path: str) -> None:
+        """Writes beyond the end of the WAL fail; what is written over it does not."""
+        resource.setrlimit(resource.RLIMIT_FSIZE, (os.path.getsize(path + "-wal") + 100, self._before[1]))
+
+    def heal(self) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, self._before)
+
+
+@pytest.fixture
+def disk() -> Iterator[Disk]:
+    disk = Disk()
+    yield disk
+    disk.heal()
+
+
+@pytest.fixture
+def enduring(path: str, witness: Witness) -> Iterator[Definitions]:
+    """Definitions whose user wants to hear of refusals."""
+    definitions = Definitions(path, reserve_bytes=0)
+    definitions.start(witness.committed, witness.failed, refused=witness.refused, resumed=witness.resumed)
+    definitions.put(1, put(VhostRow("kept")))
+    assert witness.next() == ("committed", 1)
+    yield definitions
+    definitions.close()
+
+
+def test_without_somebody_to_hear_of_refusals_a_full_disk_is_a_failure(path, started, witness, disk):
     started.put(1, put(VhostRow("kept")))
     assert witness.next() == ("committed", 1)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (os.path.getsize(path + "-wal") + 100, hard))
-    try:
-        started.put(2, put(VhostRow("lost")))
-        error = witness.next_failure()
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    disk.fill(path)
+    started.put(2, put(VhostRow("lost")))
+    error = witness.next_failure()
+    disk.heal()
     assert isinstance(error, DefinitionsFailed)
     assert path in str(error)
     assert error.hint in str(error)
@@ -456,6 +492,57 @@ def test_a_full_disk_is_reported_once_and_nothing_is_promised_afterwards(path, s
     started.close()
     assert witness.reports.empty()
     assert rows_of(path) == [VhostRow("kept")]
+
+
+def test_what_a_full_disk_does_not_take_is_refused_and_withdrawn(path, enduring, witness, disk):
+    disk.fill(path)
+    enduring.put(2, put(VhostRow("lost")))
+    kind, error = witness.next()
+    assert kind == "refused"
+    assert isinstance(error, DefinitionsRefused)
+    enduring.put(3, put(VhostRow("built on it")))
+    assert enduring.withdraw() == [2, 3], "all that came before somebody knew"
+    disk.heal()
+    assert witness.next() == ("resumed", None)
+    enduring.put(4, put(VhostRow("next")))
+    assert witness.next() == ("committed", 4)
+    assert run_sql(path, "SELECT name FROM vhosts") == [("kept",), ("next",)]
+
+
+def test_removals_wait_on_a_full_disk_and_are_written_afterwards(path, enduring, witness, disk):
+    disk.fill(path)
+    enduring.put(2, put(VhostRow("lost")))
+    assert witness.next()[0] == "refused"
+    enduring.put(3, remove(VhostRow("kept")))
+    assert enduring.withdraw() == [2]
+    disk.heal()
+    assert [witness.next(), witness.next()] == [("committed", 3), ("resumed", None)]
+    assert run_sql(path, "SELECT name FROM vhosts") == []
+
+
+def test_a_removal_alone_that_is_refused_is_told_of_and_waits(path, enduring, witness, disk):
+    disk.fill(path)
+    enduring.put(2, remove(VhostRow("kept")))
+    assert witness.next()[0] == "refused"
+    assert enduring.withdraw() == []
+    disk.heal()
+    assert [witness.next(), witness.next()] == [("committed", 2), ("resumed", None)]
+
+
+def test_closing_on_a_full_disk_ends_without_what_was_refused(path, enduring, witness, disk):
+    disk.fill(path)
+    enduring.put(2, put(VhostRow("lost")))
+    assert witness.next()[0] == "refused"
+    enduring.close()
+    disk.heal()
+    assert rows_of(path) == [VhostRow("kept")]
+
+
+def test_a_failed_sync_is_no_refusal():
+    """What is on the disk is unknown then."""
+    error = sqlite3.OperationalError("disk I/O error")
+    error.sqlite_errorcode, error.sqlite_errorname = sqlite3.SQLITE_IOERR, "SQLITE_IOERR_FSYNC"
+    assert type(module._explained(error, "x")) is DefinitionsFailed
 
 
 def test_a_lock_that_is_held_too_long_is_a_failure(monkeypatch, path, witness):
@@ -515,9 +602,9 @@ def refused(path: str, kind: type[StorageError]) -> StorageError:
 
 def test_a_newer_format_is_refused_with_its_version(path):
     write(path, put(VhostRow("/")))
-    run_sql(path, "PRAGMA user_version = 2")
+    run_sql(path, "PRAGMA user_version = 3")
     error = refused(path, UnknownFormat)
-    assert (error.found, error.supported) == (2, 1)
+    assert (error.found, error.supported) == (3, 2)
 
 
 @pytest.mark.parametrize(
@@ -554,18 +641,75 @@ def test_damage_in_any_page_is_noticed(path):
     [
         "DROP TABLE bindings",
         "ALTER TABLE exchanges DROP COLUMN internal",
-        "UPDATE exchanges SET internal = 2",
-        "UPDATE queues SET log = 'seven'",
-        "UPDATE queues SET arguments = x'00000001'",
-        "UPDATE queues SET arguments = x'0000000000'",
-        "UPDATE queues SET arguments = 'none'",
-        "UPDATE users SET tags = CAST(x'ff' AS TEXT)",
     ],
 )
-def test_tables_and_values_that_are_not_ours_are_damage(path, statement):
+def test_tables_that_are_not_ours_are_damage(path, statement):
     write(path, put(*ONE_OF_EACH))
     run_sql(path, statement)
     refused(path, DefinitionsDamaged)
+
+
+@pytest.mark.parametrize(
+    ("statement", "damaged"),
+    [
+        ("UPDATE users SET password_hash = '$argon2id$y'", UserRow),
+        ("UPDATE users SET tags = CAST(x'ff' AS TEXT)", UserRow),
+        ("UPDATE users SET name = CAST(name AS BLOB)", UserRow),
+        ("UPDATE permissions SET write = '.*'", PermissionRow),
+        ("UPDATE exchanges SET internal = 2", ExchangeRow),
+        ("UPDATE queues SET log = 8", QueueRow),
+        ("UPDATE queues SET log = 'seven'", QueueRow),
+        ("UPDATE queues SET arguments = x'00000001'", QueueRow),
+        ("UPDATE queues SET arguments = 'none'", QueueRow),
+        ("UPDATE vhosts SET checksum = x'00'", VhostRow),
+    ],
+)
+def test_a_damaged_row_is_left_out_and_named_and_the_rest_is_kept(path, statement, damaged):
+    write(path, put(*ONE_OF_EACH))
+    run_sql(path, statement)
+    before = Path(path).read_bytes()
+    definitions = Definitions(path)
+    rows = definitions.load()
+    definitions.close()
+    assert rows == [row for row in ONE_OF_EACH if not isinstance(row, damaged)]
+    (named,) = map(str, definitions.damage)
+    assert "is damaged and left out" in named
+    assert "argon2" not in named, "what is secret is not shown"
+    assert Path(f"{path}.damaged-1").read_bytes() == before, "the file as it was is kept"
+    again = Definitions(path)
+    assert again.load() == rows
+    assert again.damage == [], "it is told once"
+    again.close()
+
+
+def test_a_database_of_format_1_is_read_and_gets_checksums(path):
+    shutil.copy(ROOT / "tests" / "server" / "definitions-1.db", path)
+    assert rows_of(path) == ONE_OF_EACH
+    assert run_sql(path, "PRAGMA user_version") == [(2,)]
+    assert rows_of(path) == ONE_OF_EACH
+    write(path, remove(*ONE_OF_EACH))
+    assert rows_of(path) == []
+
+
+def test_an_upgrade_that_is_cut_short_leaves_format_1(path, monkeypatch):
+    shutil.copy(ROOT / "tests" / "server" / "definitions-1.db", path)
+
+    def fails(*_: object) -> None:
+        raise RuntimeError("cut short")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module.TABLES[BindingRow], "statement", fails)
+        with pytest.raises(RuntimeError):
+            Definitions(path)
+    assert run_sql(path, "PRAGMA user_version") == [(1,)]
+    assert rows_of(path) == ONE_OF_EACH
+
+
+def test_an_old_database_with_a_value_that_is_not_ours_is_refused(path):
+    shutil.copy(ROOT / "tests" / "server" / "definitions-1.db", path)
+    run_sql(path, "UPDATE exchanges SET internal = 2")
+    with pytest.raises(DefinitionsDamaged, match="exchanges"):
+        Definitions(path)
 
 
 def test_a_path_that_cannot_be_opened_is_an_error_with_the_path(tmp_path):

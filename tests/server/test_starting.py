@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,8 +26,10 @@ FULL = OSError(28, "No space left on device")
 class Failing(MemoryDefinitions):
     """Whose thread can't write, and says so while the server still starts."""
 
-    def start(self, committed: Callable[[int], None], failed: Callable[[BaseException], None]) -> None:
-        super().start(committed, failed)
+    def start(
+        self, committed: Callable[[int], None], failed: Callable[[BaseException], None], **others: Any
+    ) -> None:
+        super().start(committed, failed, **others)
         reporting = threading.Thread(target=failed, args=[FULL])
         reporting.start()
         reporting.join()

@@ -289,14 +289,24 @@ class TestTheLockOfTheSystem:
         assert caught.value.pid is None
 
     def test_a_pid_that_can_not_be_written_gives_the_lock_back(self, real, monkeypatch):
+        def fails(*_: object) -> int:
+            raise OSError(errno.EIO, "broken")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "pwrite", fails)
+            with pytest.raises(OSError, match="broken"):
+                real.lock("lock")
+        real.lock("lock")
+
+    def test_on_a_full_disk_the_lock_is_taken_without_a_pid(self, real, monkeypatch):
         def full(*_: object) -> int:
             raise OSError(errno.ENOSPC, "full")
 
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "pwrite", full)
-            with pytest.raises(OSError, match="full"):
-                real.lock("lock")
+        monkeypatch.setattr(os, "pwrite", full)
         real.lock("lock")
+        with pytest.raises(DirectoryLocked) as caught:
+            real.lock("lock")
+        assert caught.value.pid is None
 
 
 class TestTheSystemCalls:

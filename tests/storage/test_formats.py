@@ -96,7 +96,7 @@ def test_a_directory_of_version_2_is_opened_and_nothing_is_lost(tmp_path):
 
 
 def is_ours(path):
-    return path.is_file() and path.name != "lock"
+    return path.is_file() and path.name not in ("lock", "reserve")
 
 
 def read_version(path):

@@ -107,8 +107,9 @@ class TestSyncing:
 
     def test_a_superseded_round_is_never_written(self, wal, disk):
         collect(wal, 0)
-        assert wal.supersede(lambda: None) == 1
-        assert wal.supersede(lambda: None) == 1
+        for _ in range(2):
+            with wal.superseding(lambda: None) as ticket:
+                assert ticket == 1
         assert wal.sync() == 1
         assert files(disk) == []
 
@@ -200,8 +201,8 @@ class TestPoison:
                 call()
         with pytest.raises(StorePoisoned):
             wal.sync_with(lambda: None, lambda: None)
-        with pytest.raises(StorePoisoned):
-            wal.supersede(lambda: None)
+        with pytest.raises(StorePoisoned), wal.superseding(lambda: None):
+            pytest.fail("a poisoned log supersedes nothing")
         assert wal.synced == 0
 
     def test_a_failed_sync_of_a_round_poisons(self, wal, disk):
@@ -350,3 +351,15 @@ class TestThreads:
         assert recovered(disk.copy().crash(Random(1))) == [(1, [0]), (2, [1])]
         assert wal.sync() == 3
         assert recovered(disk.crash(Random(1)))[-1] == (3, [2, 3])
+
+
+def test_a_round_whose_checkpoint_fails_is_collected_as_before(disk):
+    wal = make_wal(disk)
+    collect(wal, 0)
+    with pytest.raises(RuntimeError), wal.superseding(lambda: None):
+        raise RuntimeError
+    with pytest.raises(RuntimeError), make_wal(SimulatedDisk()).superseding(lambda: None):
+        raise RuntimeError  # without a round
+    assert wal.synced == 0
+    wal.sync()
+    assert recovered(disk.restart()) == [(2, [0])]

@@ -37,6 +37,11 @@ class User:
     """By virtual host; where there are none it may not even connect."""
     known_digest: bytes = b""
     """SHA-256 of the password once it has been right, so that it is not hashed for each connection."""
+    defined: int = 0
+    """The number of the change that has put it like this."""
+
+    def row(self) -> UserRow:
+        return UserRow(self.name, self.password_hash, ",".join(sorted(self.tags)))
 
     def may(self, what: str, vhost: str, name: str) -> bool:
         """`user.may("read", "/", "orders")`."""
@@ -77,11 +82,21 @@ class Accounts:
             known.known_digest = b""
         known.password_hash, known.tags = row.password_hash, tags
 
-    def permit(self, row: PermissionRow) -> None:
+    def permit(self, row: PermissionRow) -> bool:
+        """Say what a user may do in a virtual host; return False if there is no such user."""
         self.version += 1
         user = self.users.get(row.user)
         if user is not None:
             user.permissions[row.vhost] = Permissions(row.configure, row.write, row.read)
+        return user is not None
+
+    def undo_put(self, made: User, before: UserRow | None) -> None:
+        """The user is as before; one that has been removed since then stays so."""
+        if self.users.get(made.name) is made:
+            if before is None:
+                self.remove(made.name)
+            else:
+                self.put(before)
 
     def remove(self, name: str) -> None:
         self.version += 1
@@ -90,3 +105,7 @@ class Accounts:
     def forbid(self, vhost: str, user: str) -> None:
         self.version += 1
         del self.users[user].permissions[vhost]
+
+    @property
+    def has_administrator(self) -> bool:
+        return any(ADMINISTRATOR in user.tags for user in self.users.values())

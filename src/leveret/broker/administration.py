@@ -45,8 +45,11 @@ def put_user(broker: Broker, name: str, *, password_hash: str | None, tags: Coll
         assert known is not None
         password_hash = known.password_hash
     row = UserRow(name, password_hash, ",".join(sorted(set(tags))))
+    broker.definitions.check()
+    before = None if known is None else known.row()
     broker.accounts.put(row)
-    broker.define(Change(row))
+    made = broker.accounts.users[name]
+    made.defined = broker.define(Change(row), undo=lambda: broker.accounts.undo_put(made, before))
     return known is None
 
 
@@ -82,13 +85,25 @@ def permit(broker: Broker, vhost: str, user: str, *, configure: str, write: str,
     for what, pattern in zip(RIGHTS, (configure, write, read), strict=True):
         _check_text(what, pattern)
         patterns.check_pattern(what, pattern)
-    is_new = vhost not in found.permissions
+    broker.definitions.check()
+    before = found.permissions.get(vhost)
     row = PermissionRow(vhost, user, configure, write, read)
     broker.accounts.permit(row)
-    broker.define(Change(row))
+    made = found.permissions[vhost]
+
+    def undo() -> None:
+        if found.permissions.get(vhost) is made:
+            if before is None:
+                del found.permissions[vhost]
+            else:
+                found.permissions[vhost] = before
+        broker.accounts.version += 1
+        broker.vhosts[vhost].version += 1
+
+    broker.define(Change(row), undo=undo)
     broker.vhosts[vhost].version += 1  # publishers remember what they may
     revocation.end_forbidden_consumers(broker, vhost, found)
-    return is_new
+    return before is None
 
 
 def unusable_patterns(broker: Broker) -> list[str]:
@@ -131,7 +146,14 @@ def _row(vhost: str, user: str, rights: Permissions) -> PermissionRow:
 
 
 def _check_there_is_another(broker: Broker, name: str) -> None:
-    """If this one is an administrator, and will not be one any more."""
-    administrators = {each.name for each in broker.accounts.users.values() if ADMINISTRATOR in each.tags}
+    """If this one is an administrator, and will not be one any more.
+
+    One that is not written yet is none: it is undone if it can't be written.
+    """
+    administrators = {
+        each.name
+        for each in broker.accounts.users.values()
+        if ADMINISTRATOR in each.tags and (each.defined <= broker.definitions.committed or each.name == name)
+    }
     if administrators == {name}:
         raise PreconditionFailed(f"'{name}' is the only {ADMINISTRATOR}: make another one first")

@@ -9,37 +9,28 @@ done. What is due later waits for `tick`. No sockets, no tasks, no clock of its 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from leveret.amqp.errors import InternalError
 from leveret.amqp.methods import Method
 from leveret.amqp.tables import Value
-from leveret.broker import overflow, sidelogs
-from leveret.broker.accounts import ADMINISTRATOR, GUEST, Accounts
+from leveret.broker import overflow, restoring
+from leveret.broker.accounts import Accounts
 from leveret.broker.auditing import Trail
 from leveret.broker.connection import Connection
 from leveret.broker.counters import Counters
-from leveret.broker.definitions import (
-    BindingRow,
-    Change,
-    ExchangeRow,
-    PermissionRow,
-    QueueRow,
-    Row,
-    UserRow,
-    VhostRow,
-)
+from leveret.broker.defining import Defining, Undo
+from leveret.broker.definitions import Change, Row
 from leveret.broker.feed import Source
 from leveret.broker.logins import Hasher, Logins, Origin, hash_at_once
 from leveret.broker.pacing import Pacing
-from leveret.broker.passwords import GUEST_HASH
 from leveret.broker.queue import Queue
 from leveret.broker.timers import Timers
-from leveret.broker.vhost import VirtualHost, row_of
+from leveret.broker.vhost import VirtualHost
 from leveret.broker.work import Work
 from leveret.storage.errors import BadRequest, StorageError, WriteFailed
-from leveret.storage.log import Log
 from leveret.storage.offsets import Range
 from leveret.storage.records import PERSISTENT, Message
 from leveret.storage.store import Store
@@ -50,6 +41,9 @@ if TYPE_CHECKING:
 
 _ROUNDS_MAX = 64
 """How often queues may wake one another in a turn before the shell gets to write what there is."""
+
+_DAMAGE_MAX = 100
+"""Damaged things that are remembered one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +89,15 @@ class Broker:
         token: Callable[[], str],
         define: Callable[[int, Sequence[Change]], None],
         rows: Iterable[Row] = (),
+        definitions_lost: bool = False,
         name: str = "leveret",
         limits: Limits = Limits(),  # noqa: B008  (frozen)
         listener: Listener | None = None,
         hasher: Hasher = hash_at_once,
     ) -> None:
         """`clock` gives microseconds, `token` random names; `define` writes changes down and has
-        `committed` called with their number; `hasher` hashes passwords, elsewhere if need be."""
+        `committed` called with their number; `hasher` hashes passwords, elsewhere if need be.
+        `definitions_lost`: that there are no rows does not mean that the broker is new."""
         self.store = store
         self.limits = limits
         self.name = name
@@ -124,15 +120,12 @@ class Broker:
         self.blocked: str | None = None
         """Why publishers are held back at present, as `connection.blocked` says it."""
         self._alarms: set[tuple[str, str]] = set()
-        self.defined = 0
-        """Definition changes up to this number are committed."""
         self.turn_us = clock()
         self.flushed: dict[Connection, None] = {}
         """Connections that have something to be written."""
         self._clock = clock
-        self._write_down = define
+        self.definitions = Defining(define)
         self._listener = listener
-        self._definition = 0
         self._appends: dict[Queue, _Appends] = {}
         self._unsynced: deque[tuple[int, Queue, Range]] = deque()
         """Publishes that are owed a confirm and may still fail to be written, by the ticket of their sync."""
@@ -146,7 +139,10 @@ class Broker:
         self._notices: list[tuple[Channel, Method]] = []
         self.audited: dict[Trail, None] = {}
         """What is to be told when messages are safe."""
-        self._restore(rows)
+        self.damage: list[str] = []
+        """The first damaged things that were found, each in a sentence; `counters.damaged` counts all."""
+        self.orphans = restoring.restore(self, list(rows), lost=definitions_lost)
+        """Definitions that were removed because what they name is missing."""
 
     # time
 
@@ -309,11 +305,6 @@ class Broker:
         waited_for = self._waiting or self._stalled or self._awaited
         return bool(waited_for) and self.store.safe_ticket < self.store.ticket
 
-    @property
-    def definition(self) -> int:
-        """The number of the last change of definitions."""
-        return self._definition
-
     def synced(self) -> None:
         """The store is safe further than before."""
         self.begin_turn()
@@ -355,18 +346,22 @@ class Broker:
         for vhost in self.vhosts.values():
             vhost.retire()
 
-    def define(self, *changes: Change) -> int:
+    def define(self, *changes: Change, undo: Undo | None = None) -> int:
         """Hands changes of definitions over to be written down; returns their number."""
-        if not changes:
-            return 0
-        self._definition += 1
-        self._write_down(self._definition, changes)
-        return self._definition
+        return self.definitions.write(changes, undo=undo) if changes else 0
 
     def committed(self, number: int) -> None:
         """Definition changes up to this number are on disk."""
         self.begin_turn()
-        self.defined = max(self.defined, number)
+        self.definitions.done(number)
+
+    def refused(self, numbers: Collection[int], error: StorageError) -> None:
+        """These changes of definitions can't be written: undo them, and close connections that wait."""
+        self.begin_turn()
+        waiting = [channel for channel in self._waiting if channel.waits_for_definition(numbers)]
+        self.definitions.refuse(numbers, error)
+        for channel in waiting:
+            channel.connection.close(InternalError(error.message))
 
     def _release(self) -> None:
         while self._awaited and self._awaited[0][0] <= self.store.safe_ticket:
@@ -423,74 +418,14 @@ class Broker:
         if self._listener is not None:
             self._listener.nacked(channel, reason, count)
 
+    def note_damage(self, sentence: str) -> None:
+        """Something that was kept is damaged."""
+        self.counters.damaged += 1
+        if len(self.damage) < _DAMAGE_MAX:
+            self.damage.append(sentence)
+
     def note_stale(self, partition: Partition, count: int) -> None:
         """Settlements came too late, and were refused."""
         self.counters.stale_acks += count
         if self._listener is not None:
             self._listener.refused_late(partition, count)
-
-    # the beginning
-
-    def _restore(self, rows: Iterable[Row]) -> None:
-        rows = list(rows)
-        if not rows:
-            self._make_first_things()
-        all_logs = list(self.store.logs.values())
-        beside = sidelogs.find(all_logs)
-        logs = _logs_of_queues(log for log in all_logs if sidelogs.key_of(log) is None)
-        for row in rows:
-            if not isinstance(row, QueueRow | BindingRow):
-                self._restore_row(row)
-        for row in [row for row in rows if isinstance(row, QueueRow)]:
-            self.vhosts[row.vhost].restore_queue(row, logs.pop((row.vhost, row.name), None), beside)
-        for (vhost, _), log in logs.items():  # the crash came before the definition
-            if vhost in self.vhosts:
-                self.vhosts[vhost].restore_queue(row_of(log), log, beside)
-        for row in rows:
-            if isinstance(row, BindingRow):
-                self._restore_row(row)
-        for each in self.vhosts.values():
-            each.restore_batches(beside)
-            each.restore_groups(beside)
-            each.restore_returned(beside)
-        used = {log for each in self.vhosts.values() for queue in each.queues.values() for log in queue.logs}
-        used |= {each.stages.log for each in self.vhosts.values() if each.stages is not None}
-        used |= {each.groups.log for each in self.vhosts.values() if each.groups.log is not None}
-        used |= {each.returned.log for each in self.vhosts.values() if each.returned.log is not None}
-        for log in all_logs:
-            if log not in used:
-                self.store.delete_log(log)
-
-    def _restore_row(self, row: Row) -> None:
-        match row:
-            case VhostRow():
-                self.vhosts[row.name] = VirtualHost(self, row.name)
-            case UserRow():
-                self.accounts.put(row)
-            case PermissionRow():
-                self.accounts.permit(row)
-            case ExchangeRow():
-                self.vhosts[row.vhost].restore_exchange(row)
-            case BindingRow():
-                self.vhosts[row.vhost].restore_binding(row)
-
-    def _make_first_things(self) -> None:
-        """A new broker has the virtual host `/` and the user guest, who may do everything, from loopback."""
-        rows = (
-            VhostRow("/"),
-            UserRow(GUEST, GUEST_HASH, ADMINISTRATOR),
-            PermissionRow("/", GUEST, ".*", ".*", ".*"),
-        )
-        for row in rows:
-            self._restore_row(row)
-        self.define(*(Change(row) for row in rows))
-
-
-def _logs_of_queues(logs: Iterable[Log]) -> dict[tuple[str, str], Log]:
-    """By virtual host and name; of several the youngest, because the others were about to be deleted."""
-    found: dict[tuple[str, str], Log] = {}
-    for log in sorted(logs, key=lambda each: each.id):
-        if log.spec.label:
-            row = row_of(log)
-            found[row.vhost, row.name] = log
-    return found

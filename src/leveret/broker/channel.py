@@ -9,7 +9,7 @@ everything it held goes back to its queue.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from pamqp import commands
@@ -101,7 +101,11 @@ class Channel:
 
     def reply_bytes(self, data: bytes, *, defined: int = 0, ticket: int = 0) -> None:
         """The same, for frames that are made already."""
-        if self._replies or defined > self.broker.defined or ticket > self.broker.store.safe_ticket:
+        if (
+            self._replies
+            or defined > self.broker.definitions.committed
+            or ticket > self.broker.store.safe_ticket
+        ):
             self._replies.append((defined, ticket, data))
             self.broker.await_durable(self)
         else:
@@ -111,7 +115,7 @@ class Channel:
         """Sends the replies and confirms that have become safe; of a closed channel its last words."""
         if self.closed and not self.connection.running:
             self._replies.clear()
-        safe, defined = self.broker.store.safe_ticket, self.broker.defined
+        safe, defined = self.broker.store.safe_ticket, self.broker.definitions.committed
         waited = bool(self._replies)
         while self._replies and self._replies[0][0] <= defined and self._replies[0][1] <= safe:
             self.connection.send(self._replies.popleft()[2])
@@ -121,6 +125,15 @@ class Channel:
         if self.confirms is not None and not self.closed:
             for data in self.confirms.release(safe):
                 self.connection.send(data)
+
+    def await_definition(self, number: int) -> None:
+        """A method without an answer has defined something: its connection is closed if that is refused."""
+        if number > self.broker.definitions.committed:
+            self.reply_bytes(b"", defined=number)
+
+    def waits_for_definition(self, numbers: Collection[int]) -> bool:
+        """Return whether an answer waits for one of these changes of definitions."""
+        return any(defined in numbers for defined, _, _ in self._replies)
 
     @property
     def awaits_durability(self) -> bool:

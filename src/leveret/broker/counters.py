@@ -17,6 +17,8 @@ class Counters:
     """Publishes that a queue had stored already: once for each such queue."""
     stale_acks: int = 0
     """Settlements by members of groups that came too late, and were refused."""
+    damaged: int = 0
+    """Damaged things that were found in files."""
     nacked: Counter[str] = field(default_factory=Counter)
     """Publishes, by the reason."""
     dead: Counter[str] = field(default_factory=Counter)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from leveret.broker import passwords
 from leveret.broker.accounts import GUEST, User
-from leveret.broker.definitions import Change, UserRow
+from leveret.broker.definitions import Change
 from leveret.broker.failed_logins import FailedLogins
 from leveret.broker.passwords import NOBODY_HASH, Verdict
 
@@ -152,8 +152,16 @@ class Logins:
             del self._waiting[attempt.source]
 
     def _replace_hash(self, user: User, hashed: str) -> None:
-        user.password_hash = hashed
-        self._broker.define(Change(UserRow(user.name, hashed, ",".join(sorted(user.tags)))))
+        """Keep a better hash of the same password; while nothing can be defined, a later login does it."""
+        if self._broker.definitions.refusal is not None:
+            return
+        before, user.password_hash = user.password_hash, hashed
+
+        def undo() -> None:
+            if user.password_hash == hashed:
+                user.password_hash = before
+
+        self._broker.define(Change(user.row()), undo=undo)
 
     def _salt(self) -> bytes:
         return self._broker.token().encode()

@@ -180,11 +180,19 @@ class VirtualHost:
             table=table,
             alternate=alternate_exchange(table, name=name, vhost=self.name),
         )
+        if durable:
+            self.broker.definitions.check()
         self.exchanges[name] = exchange
         self.version += 1
         if durable:
-            exchange.defined = self.broker.define(Change(self._exchange_row(exchange)))
+            change = Change(self._exchange_row(exchange))
+            exchange.defined = self.broker.define(change, undo=lambda: self._undo_exchange(exchange))
         return exchange
+
+    def _undo_exchange(self, exchange: Exchange) -> None:
+        """A new exchange can't be written down, so it was never there."""
+        if self.exchanges.get(exchange.name) is exchange:
+            self.delete_exchange(exchange)
 
     def delete_exchange(self, exchange: Exchange) -> int:
         """Deletes it with its bindings on both sides; returns the number of the definition change."""
@@ -214,6 +222,8 @@ class VirtualHost:
         arguments: QueueArguments,
     ) -> Queue:
         store = self.broker.store
+        if durable and owner is None:
+            self.broker.definitions.check()
         row = QueueRow(self.name, name, 0, auto_delete, table) if durable and owner is None else None
         label = label_of(row) if row else ""
         log = store.create_log(label=label, retention=_retention(arguments))
@@ -237,8 +247,13 @@ class VirtualHost:
         if arguments.audit_us:
             self.returned.look()
         if durable and owner is None:
-            queue.defined = self.broker.define(Change(self._queue_row(queue)))
+            change = Change(self._queue_row(queue))
+            queue.defined = self.broker.define(change, undo=lambda: self._undo_queue(queue))
         return queue
+
+    def _undo_queue(self, queue: Queue) -> None:
+        """A new queue can't be written down, so it was never there."""
+        self.delete_queue(queue)
 
     def _make_queue(
         self,
@@ -332,13 +347,30 @@ class VirtualHost:
 
     def bind(self, source: Exchange, destination: Bound, key: str, arguments: Mapping[str, Value]) -> int:
         """Binds; returns the number of the definition change, 0 if there was none to make."""
+        changes = self._binding_changes(source, destination, (key, arguments))
+        if changes and not source.router.has(destination, key, arguments):
+            self.broker.definitions.check()
         if not source.router.bind(destination, key, arguments):
-            return self.broker.definition  # it may have been made a moment ago
+            return self.broker.definitions.last_put  # it may have been made a moment ago
         counts = self._bound_to.setdefault(destination, {})
         counts[source] = counts.get(source, 0) + 1
         self.version += 1
         self.groups.topic_changed(source)
-        return self.broker.define(*self._binding_changes(source, destination, (key, arguments)))
+        return self.broker.define(
+            *changes, undo=lambda: self._undo_binding(source, destination, key, arguments)
+        )
+
+    def _undo_binding(
+        self, source: Exchange, destination: Bound, key: str, arguments: Mapping[str, Value]
+    ) -> None:
+        """A new binding can't be written down, so it was never there: no exchange goes because of it."""
+        if self.exchanges.get(source.name) is not source:
+            return
+        if source.router.unbind(destination, key, arguments):
+            self._unregister(source, destination)
+            self.version += 1
+            if isinstance(destination, Stream):
+                self.groups.topic_lost(source, destination)
 
     def unbind(self, source: Exchange, destination: Bound, key: str, arguments: Mapping[str, Value]) -> int:
         if not source.router.unbind(destination, key, arguments):
@@ -462,16 +494,16 @@ class VirtualHost:
             queue.defined = self.broker.define(Change(row))
         queue.wake()
 
-    def restore_binding(self, row: BindingRow) -> None:
+    def restore_binding(self, row: BindingRow) -> bool:
+        """Bind as this row says; return False if one of its ends is missing."""
         source = self.exchanges.get(row.source)
         destination: Bound | None = (self.queues if row.to_queue else self.exchanges).get(row.destination)
-        if (
-            source is not None
-            and destination is not None
-            and source.router.bind(destination, row.routing_key, row.arguments)
-        ):
+        if source is None or destination is None:
+            return False
+        if source.router.bind(destination, row.routing_key, row.arguments):
             counts = self._bound_to.setdefault(destination, {})
             counts[source] = counts.get(source, 0) + 1
+        return True
 
 
 def _retention(arguments: QueueArguments) -> Retention:

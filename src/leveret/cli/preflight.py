@@ -75,6 +75,9 @@ def check_data_directory(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StartRefused(f"the data directory {path} can't be made: {error.strerror} ({hint})") from error
+    if os.statvfs(path).f_flag & os.ST_RDONLY:
+        what = f"the data directory {path} is on a file system that is mounted read-only"
+        raise StartRefused(f"{what} (mount it for writing, or {hint})")
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
         raise StartRefused(f"the data directory {path} can't be written (change its permissions, or {hint})")
 

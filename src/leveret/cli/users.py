@@ -1,7 +1,8 @@
 """`leveret users`: who there is, and what they may do; made, changed and deleted.
 
 Parses, asks the broker's HTTP API, prints. A password is asked for, or read from a file: on a command line
-others could see it. What a name, a tag or a right may be is the broker's to say.
+others could see it. What a name, a tag or a right may be is the broker's to say. Only `recover` works without
+the broker, on its files.
 """
 
 from __future__ import annotations
@@ -96,6 +97,35 @@ def delete(name: Name, yes: Yes = False, http: Http = DEFAULT_HTTP, as_json: AsJ
     with spoken(screen):
         Api(http, vhost="/").delete("users", name)
     screen.result({"deleted": name}, f"user '{name}' is deleted")
+
+
+@users.command()
+def recover(
+    name: Name,
+    data_dir: Annotated[Path, typer.Option(help="The data directory of a broker that is stopped.")] = Path(
+        "leveret-data"
+    ),
+    password_file: PasswordFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make an administrator in a data directory that has none. The broker must be stopped.
+
+    leveret users recover admin --data-dir leveret-data
+    """
+    from leveret.cli.recovering import NoDataDirectory, make_administrator
+    from leveret.storage.errors import StorageError
+
+    screen = Screen(as_json=as_json)
+    password = _password(password_file).encode("utf-8", "surrogateescape")
+    if not name or not password:
+        raise typer.BadParameter("a name and a password have at least one character")
+    try:
+        vhosts = make_administrator(data_dir, name, password)
+    except (NoDataDirectory, StorageError) as error:
+        screen.say(str(error))
+        raise typer.Exit(1) from error
+    result = {"user": name, "tags": ["administrator"], "vhosts": vhosts}
+    screen.result(result, f"user '{name}' is an administrator of {data_dir}: start the broker")
 
 
 def _password(file: Path | None) -> str:

@@ -152,9 +152,11 @@ def _change(handler: Change, login: Login, durability: Durability) -> Endpoint:
     async def endpoint(request: Request) -> Response:
         body = await body_of(request)
         with _told_as_problems():
-            answered = handler(request, await login(request), body)
+            user = await login(request)
+            before = durability.last_change
+            answered = handler(request, user, body)
             response = await answered if isawaitable(answered) else answered
-        await durability.reached()
+        await durability.reached(since=before)
         return response
 
     return endpoint

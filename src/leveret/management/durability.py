@@ -24,14 +24,24 @@ class Durability:
         self._changed = changed
         self._wait_s = wait_s
 
-    async def reached(self) -> None:
-        definition = self._broker.definition
+    @property
+    def last_change(self) -> int:
+        """The number of the last change of definitions."""
+        return self._broker.definitions.number
+
+    async def reached(self, *, since: int | None = None) -> None:
+        """Return when it is on disk; 503 if a definition after the change `since` was refused."""
+        definitions = self._broker.definitions
+        last = definitions.number
+        since = last if since is None else since
         self._changed()
         try:
             async with asyncio.timeout(self._wait_s):
                 await self._told()
-                while self._broker.defined < definition:  # every commit of definitions is followed by a turn
+                while definitions.committed < last:  # every commit of definitions is followed by a turn
+                    self._check_refusal(since, last)
                     await self._told()
+                self._check_refusal(since, last)
         except TimeoutError:
             raise Problem(
                 503,
@@ -39,8 +49,22 @@ class Durability:
                 f"It holds, but could not be written within {self._wait_s:g} s: look at the broker's disk.",
             ) from None
 
+    def _check_refusal(self, since: int, last: int) -> None:
+        refusal = self._broker.definitions.refusal_of(since, last)
+        if refusal is not None:
+            raise Problem(503, "unavailable", str(refusal))
+
     async def _told(self) -> None:
-        """Until the end of the next turn at which everything that was changed before is in the store."""
+        """Until the end of the next turn at which all changes are in the store, or some were refused."""
         ended = asyncio.get_running_loop().create_future()
-        self._broker.when_durable(lambda: None if ended.done() else ended.set_result(None))
-        await ended
+
+        def end() -> None:
+            if not ended.done():
+                ended.set_result(None)
+
+        self._broker.when_durable(end)
+        self._broker.definitions.watch(end)
+        try:
+            await ended
+        finally:
+            self._broker.definitions.unwatch(end)

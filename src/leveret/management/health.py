@@ -1,6 +1,7 @@
-"""`GET /health`: whether the broker takes what publishers send.
+"""`GET /health`: whether the broker takes what publishers send, and whether it has found damage.
 
-For load balancers and supervisors, so nobody is asked for a name, and nothing is said but why it does not.
+For load balancers and supervisors, so nobody is asked for a name, and nothing is said but why it does not. A
+broker that has found damage is degraded: it takes messages, so the status is 200, and somebody should look.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from starlette.responses import Response
 from leveret.broker.broker import Broker
 from leveret.management.replies import reply, text
 
+_SHOWN_MAX = 10
+
 
 class Health:
     def __init__(self, broker: Broker) -> None:
@@ -17,7 +20,15 @@ class Health:
 
     def show(self) -> Response:
         """200, or 503 with the reasons."""
-        blocked = self._broker.blocked
-        if blocked is None:
-            return reply({"status": "ok"})
-        return reply({"status": "failed", "reasons": [f"publishers are blocked: {text(blocked)}"]}, 503)
+        broker = self._broker
+        damage = [f"damaged: {text(each)}" for each in broker.damage[:_SHOWN_MAX]]
+        if broker.counters.damaged > len(damage):
+            damage.append(
+                f"{broker.counters.damaged - len(damage)} more damaged places: see the broker's log"
+            )
+        if broker.blocked is not None:
+            reasons = [f"publishers are blocked: {text(broker.blocked)}", *damage]
+            return reply({"status": "failed", "reasons": reasons}, 503)
+        if damage:
+            return reply({"status": "degraded", "reasons": damage})
+        return reply({"status": "ok"})

@@ -44,6 +44,7 @@ class Overview:
             content["message_stats"] = {"publish": broker.counters.published}
             content["nacked"] = {text(why): count for why, count in broker.counters.nacked.items()}
             content["dead"] = dict(broker.counters.dead)
+            content["damaged"] = broker.counters.damaged
         else:
             vhosts = list(visible(broker, user))
             running = [each for each in running if each.user.name == user.name]

@@ -69,6 +69,7 @@ class Committer:
                 self._store.sync()
             except WriteFailed as error:
                 self._done(error)
+                self._checkpoint_wanted.set()  # it may make room, also where no round fits any more
                 self._closing.wait(_RETRY_S)
                 self._wanted.set()
             except BaseException as error:  # noqa: BLE001  # this thread has no caller: the server is told

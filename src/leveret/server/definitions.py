@@ -3,45 +3,48 @@
 Owns the file `definitions.db` (drawn in `docs/formats/definitions.md`) and the thread that writes it; what a
 row means and which rows belong together is the broker's affair: a removal takes its own row and no other.
 Changes are handed over with growing numbers and written in that order; those that wait share one commit.
-The rule: `committed(number)` is called only when that change and all before it are synced to the disk, and
-after one failed write nothing is written or promised any more.
+The rule: `committed(number)` is called only when that change and all before it are synced to the disk, or
+were withdrawn. After a failure that leaves the file in doubt nothing is written or promised any more.
+
+A change that can't be written leaves no trace (the disk is full, somebody holds a lock). Then `refused` is
+called, and nothing is written until `withdraw` has taken out the puts. Removals stay and are tried again,
+with the help of a reserve of space. When they are written, and the reserve is whole again, `resumed` is
+called.
 
     StorageError                (leveret.storage.errors)
     ├── UnknownFormat           written by a newer version, or not ours at all; the file is unchanged
     ├── WriteFailed             the file can't be made or opened
     ├── DefinitionsDamaged      the file is ours and can't be trusted
-    └── DefinitionsFailed       SQLite can't go on: the disk is full, fails, or someone holds a lock
+    ├── DefinitionsFailed       SQLite can't go on: the disk fails
+    └── DefinitionsRefused      a change could not be written and left no trace: the disk is full, or locked
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from threading import Condition, Thread
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from leveret.amqp.errors import AmqpError
-from leveret.amqp.tables import Value, decode_table, encode_table
-from leveret.broker.definitions import (
-    BindingRow,
-    Change,
-    ExchangeRow,
-    PermissionRow,
-    QueueRow,
-    Row,
-    UserRow,
-    VhostRow,
-)
+from leveret.broker.definitions import Change, Row
+from leveret.server.definition_tables import FORMAT, TABLES, WITHOUT_CHECKSUMS, DamagedRow, Statement
 from leveret.storage.errors import StorageError, UnknownFormat, write_failed
+from leveret.storage.files import OsFiles
+from leveret.storage.reserve import Reserve
 
-FORMAT: Final = 1  # PRAGMA user_version
 APPLICATION: Final = int.from_bytes(b"LvDf", "big")  # PRAGMA application_id
 MEMORY: Final = ":memory:"
+RESERVE_BYTES: Final = 1 << 20
+_RESERVE_PARTS: Final = 8
+"""So that what one removal does not need is left for the next."""
 
 _FILE_MODE: Final = 0o640  # password hashes are nobody else's business; SQLite gives its other files the same
 _LOCK_TIMEOUT_S: Final = 10.0  # for a shell that holds a lock while it looks at a running broker
+_RETRY_S: Final = 0.25
+"""How long after a write that failed it is tried again."""
 _DAMAGE: Final = {
     sqlite3.SQLITE_ERROR,  # a table or a column is missing
     sqlite3.SQLITE_CORRUPT,
@@ -49,8 +52,9 @@ _DAMAGE: Final = {
     sqlite3.SQLITE_MISMATCH,
     sqlite3.SQLITE_CONSTRAINT,
 }
-
-Statement = tuple[str, tuple[object, ...]]
+_NO_SPACE: Final = {"SQLITE_FULL", "SQLITE_IOERR_WRITE", "SQLITE_IOERR_SHMSIZE", "SQLITE_CANTOPEN"}
+"""Writes that did not happen, by the names of SQLite's extended codes. A failed sync is not among them."""
+_NO_TRACE: Final = _NO_SPACE | {"SQLITE_BUSY", "SQLITE_READONLY"}
 
 
 class DefinitionsDamaged(StorageError):
@@ -74,130 +78,20 @@ class DefinitionsFailed(StorageError):
         self.error = error
 
 
-# --- columns and tables -----------------------------------------------------------------------------------
+class DefinitionsRefused(DefinitionsFailed):
+    """A change of definitions was not written and left no trace. The same request may be made again."""
 
+    hint = "Free some space, or let go of the lock; the request may then be made again."
 
-class _Column(NamedTuple):
-    declaration: str
-    stored: Callable[[Any], object]
-    read: Callable[[Any], object]
-
-
-def _stored_text(text: str) -> str | bytes:
-    """Itself; its bytes where they are not UTF-8, or hold a zero, at which SQLite's shell would stop."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return text.encode("utf-8", "surrogateescape")
-    return text.encode("utf-8") if "\0" in text else text
-
-
-def _read_text(value: object) -> str:
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "surrogateescape")
-    if isinstance(value, str):
-        return value
-    raise ValueError(f"{value!r} stands where a text should")
-
-
-def _read_number(value: object) -> int:
-    if not isinstance(value, int):
-        raise ValueError(f"{value!r} stands where a number should")
-    return value
-
-
-def _read_flag(value: object) -> bool:
-    if value not in (0, 1):
-        raise ValueError(f"{value!r} stands where 0 or 1 should")
-    return bool(value)
-
-
-def _stored_arguments(arguments: Mapping[str, Value]) -> bytes:
-    """Sorted by key: arguments are part of a binding's key, and their order means nothing."""
-    return encode_table(dict(sorted(arguments.items())))
-
-
-def _read_arguments(value: object) -> dict[str, Value]:
-    if not isinstance(value, bytes):
-        raise ValueError(f"{value!r} stands where arguments should")
-    arguments, end = decode_table(value)
-    if end != len(value):
-        raise ValueError("bytes follow the arguments of a row")
-    return arguments
-
-
-_TEXT = _Column("TEXT NOT NULL", _stored_text, _read_text)
-_NUMBER = _Column("INTEGER NOT NULL", int, _read_number)
-_FLAG = _Column("INTEGER NOT NULL", int, _read_flag)
-_ARGUMENTS = _Column("BLOB NOT NULL", _stored_arguments, _read_arguments)
-
-
-class _Table:
-    """One kind of rows. The columns are the row's fields; the first `key` of them are the primary key."""
-
-    def __init__(self, name: str, row: Callable[..., Row], key: int, /, **columns: _Column) -> None:
-        self._row = row
-        self._columns = columns
-        self._key = key
-        keys = list(columns)[:key]
-        declared = "".join(f"    {column} {kind.declaration},\n" for column, kind in columns.items())
-        primary = f"    PRIMARY KEY ({', '.join(keys)})\n"
-        self.create = f"CREATE TABLE {name} (\n{declared}{primary}) WITHOUT ROWID"
-        self.select = f"SELECT {', '.join(columns)} FROM {name} ORDER BY {', '.join(keys)}"
-        self._put = f"REPLACE INTO {name} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
-        self._remove = f"DELETE FROM {name} WHERE {' AND '.join(f'{column} = ?' for column in keys)}"
-
-    def statement(self, change: Change) -> Statement:
-        row, removed = change
-        values = tuple(column.stored(getattr(row, name)) for name, column in self._columns.items())
-        return (self._remove, values[: self._key]) if removed else (self._put, values)
-
-    def row(self, values: Sequence[object]) -> Row:
-        columns = zip(self._columns.items(), values, strict=True)
-        return self._row(**{name: column.read(value) for (name, column), value in columns})
-
-
-# In the order in which the rows can be replayed: nothing refers to what comes after it.
-_TABLES: Final[Mapping[type[Row], _Table]] = {
-    VhostRow: _Table("vhosts", VhostRow, 1, name=_TEXT),
-    UserRow: _Table("users", UserRow, 1, name=_TEXT, password_hash=_TEXT, tags=_TEXT),
-    PermissionRow: _Table(
-        "permissions", PermissionRow, 2, vhost=_TEXT, user=_TEXT, configure=_TEXT, write=_TEXT, read=_TEXT
-    ),
-    ExchangeRow: _Table(
-        "exchanges",
-        ExchangeRow,
-        2,
-        vhost=_TEXT,
-        name=_TEXT,
-        type=_TEXT,
-        auto_delete=_FLAG,
-        internal=_FLAG,
-        arguments=_ARGUMENTS,
-    ),
-    QueueRow: _Table(
-        "queues", QueueRow, 2, vhost=_TEXT, name=_TEXT, log=_NUMBER, auto_delete=_FLAG, arguments=_ARGUMENTS
-    ),
-    BindingRow: _Table(
-        "bindings",
-        BindingRow,
-        6,
-        vhost=_TEXT,
-        source=_TEXT,
-        to_queue=_FLAG,
-        destination=_TEXT,
-        routing_key=_TEXT,
-        arguments=_ARGUMENTS,
-    ),
-}
-
-
-# --- the database -----------------------------------------------------------------------------------------
+    def __init__(self, path: str, error: sqlite3.Error) -> None:
+        super().__init__(path, error)
+        self.message = f"{path} can't be written: {error}"
 
 
 class _Handover(NamedTuple):
     number: int
     statements: list[Statement]
+    removes: bool
 
 
 class Definitions:
@@ -210,38 +104,65 @@ class Definitions:
     definitions.close()
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, reserve_bytes: int = RESERVE_BYTES) -> None:
         self.path = path
+        self.is_new = path == MEMORY or not os.path.exists(path) or not os.path.getsize(path)
+        """Whether there was no such file."""
+        self.damage: list[DamagedRow] = []
+        """Rows that `load` has left out."""
         self._condition = Condition()
         self._waiting: list[_Handover] = []
         self._last = -1
         self._ended = False  # closed or failed: nothing is taken any more
+        self._suspended = False  # a change was refused: nothing is written until the puts are withdrawn
+        self._short = False  # the last write was refused
         self._thread: Thread | None = None
-        self._connection = _connected(path)
-        try:
-            _prepare(self._connection, path)
-        except BaseException as error:
-            self._connection.close()
-            if isinstance(error, sqlite3.Error):
-                raise _explained(error, path) from error
-            raise
+        directory, name = os.path.split(os.path.abspath(path))
+        self._reserve = (
+            None if path == MEMORY else Reserve(OsFiles(directory), f"{name}.reserve", reserve_bytes)
+        )
+        self._connection = _opened(path)
+        if self._reserve is not None:
+            self._reserve.hold()
 
     def load(self) -> list[Row]:
-        """All rows, in an order that can be replayed. Only before `start`: then the writer has the file."""
-        assert self._thread is None, "load first, then start"
-        execute = self._connection.execute
-        try:
-            return [table.row(values) for table in _TABLES.values() for values in execute(table.select)]
-        except sqlite3.Error as error:
-            raise _explained(error, self.path) from error
-        except (AmqpError, ValueError) as error:
-            raise DefinitionsDamaged(self.path, str(error)) from error
+        """All rows, in an order that can be replayed. Only before `start`: then the writer has the file.
 
-    def start(self, committed: Callable[[int], None], failed: Callable[[BaseException], None]) -> None:
-        """Start writing. Both are called on the writer's thread; after `failed` neither is called again."""
+        Damaged rows are left out and named in `damage`. The file as it was is kept beside, and written anew
+        without these rows: a damaged key may lead SQLite to a wrong place in its tree.
+        """
+        assert self._thread is None, "load first, then start"
+        try:
+            found = [row for table in TABLES.values() for row in table.rows(self._connection)]
+            rows = [row for row in found if not isinstance(row, DamagedRow)]
+            self.damage = [row for row in found if isinstance(row, DamagedRow)]
+            if self.damage:
+                _set_aside(self._connection, self.path)
+                _write_anew(self._connection, rows)
+            return rows
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            raise _explained(error, self.path) from error
+        except OSError as error:
+            raise write_failed(error, self.path) from error
+
+    def start(
+        self,
+        committed: Callable[[int], None],
+        failed: Callable[[BaseException], None],
+        *,
+        refused: Callable[[StorageError], None] | None = None,
+        resumed: Callable[[], None] | None = None,
+    ) -> None:
+        """Start writing. All are called on the writer's thread; after `failed` none is called again.
+
+        Without `refused` a change that can't be written is a failure.
+        """
         assert self._thread is None, "started already"
+        self._committed = committed
+        self._refused = refused
+        self._resumed = resumed
         self._thread = Thread(
-            target=self._write_until_ended, args=(committed, failed), name="leveret-definitions", daemon=True
+            target=self._write_until_ended, args=(failed,), name="leveret-definitions", daemon=True
         )
         self._thread.start()
 
@@ -253,13 +174,23 @@ class Definitions:
         clients, each of which waits for its own.
         """
         # Encoded on the caller's thread: a bad row is the sender's problem, and arguments may change later.
-        handover = _Handover(number, [_TABLES[type(change.row)].statement(change) for change in changes])
+        statements = [TABLES[type(change.row)].statement(change) for change in changes]
+        handover = _Handover(number, statements, all(change.removed for change in changes))
         with self._condition:
             assert number > self._last, f"change {number} comes after {self._last}"
             self._last = number
             if not self._ended:
                 self._waiting.append(handover)
                 self._condition.notify()
+
+    def withdraw(self) -> list[int]:
+        """Take out the puts that are not written, after `refused`; return their numbers. Removals stay."""
+        with self._condition:
+            withdrawn = [each.number for each in self._waiting if not each.removes]
+            self._waiting = [each for each in self._waiting if each.removes]
+            self._suspended = False
+            self._condition.notify()
+        return withdrawn
 
     def close(self) -> None:
         """Write what is waiting, end the thread, close the file. Closing again does nothing.
@@ -277,13 +208,19 @@ class Definitions:
         finally:
             self._connection.close()
 
-    def _write_until_ended(
-        self, committed: Callable[[int], None], failed: Callable[[BaseException], None]
-    ) -> None:
+    # the writer's thread
+
+    def _write_until_ended(self, failed: Callable[[BaseException], None]) -> None:
         try:
-            while batch := self._next_batch():
-                self._commit(batch)
-                committed(batch[-1].number)
+            while (batch := self._next_batch()) or self._short:
+                try:
+                    self._write(batch)
+                except DefinitionsRefused as error:
+                    with self._condition:
+                        self._waiting[:0] = batch
+                    self._note_shortage(error)
+                if self._ended and not (self._waiting and not self._short):
+                    return
         except BaseException as error:  # noqa: BLE001  # nobody may wait for a thread that is gone
             with self._condition:
                 self._ended = True
@@ -291,11 +228,59 @@ class Definitions:
             failed(error)
 
     def _next_batch(self) -> list[_Handover]:
-        """All that waits, as soon as something does; nothing once closed and written."""
+        """All that waits, as soon as something does; nothing once closed and written.
+
+        After a refusal it is what is left then, perhaps nothing, a little later.
+        """
         with self._condition:
-            self._condition.wait_for(lambda: self._waiting or self._ended)
+            if self._short:
+                self._condition.wait_for(lambda: not self._suspended or self._ended)
+                self._condition.wait_for(lambda: self._ended, timeout=_RETRY_S)
+            else:
+                self._condition.wait_for(lambda: self._waiting or self._ended)
             batch, self._waiting = self._waiting, []
             return batch
+
+    def _note_shortage(self, error: DefinitionsRefused) -> None:
+        """Tell of the first refusal, and of each that leaves puts to be withdrawn."""
+        if self._refused is None:
+            raise error
+        with self._condition:
+            tell = not self._short or any(not each.removes for each in self._waiting)
+            self._short = True
+            self._suspended |= tell
+        if tell:
+            self._refused(error)
+
+    def _write(self, batch: list[_Handover]) -> None:
+        """Write a batch, with the help of the reserve if it only removes; then see if a shortage is over."""
+        while True:
+            try:
+                if batch:
+                    self._commit(batch)
+                    self._committed(batch[-1].number)
+                    batch = []
+                if self._short:
+                    self._end_shortage()
+                return
+            except DefinitionsRefused as error:
+                if not batch or not all(each.removes for each in batch) or not self._make_room():
+                    raise
+                self._note_shortage(error)
+
+    def _make_room(self) -> bool:
+        """Free a part of the reserve, and let SQLite use its WAL again from the start."""
+        with suppress(sqlite3.Error):
+            self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        return self._reserve is not None and self._reserve.give_way(parts=_RESERVE_PARTS)
+
+    def _end_shortage(self) -> None:
+        """Find out whether things can be written again, and whether the reserve fits on the disk."""
+        self._commit([_Handover(0, [(f"PRAGMA user_version = {FORMAT}", ())], removes=False)])
+        if self._reserve is None or self._reserve.hold():
+            self._short = False
+            if self._resumed is not None:
+                self._resumed()
 
     def _commit(self, batch: list[_Handover]) -> None:
         execute = self._connection.execute
@@ -313,16 +298,44 @@ class Definitions:
             raise
 
 
-def _connected(path: str) -> sqlite3.Connection:
+# --- opening ----------------------------------------------------------------------------------------------
+
+
+def _opened(path: str) -> sqlite3.Connection:
+    """The database, checked and of today's format.
+
+    Where there is no space for the file by which SQLite shares its WAL with other processes, it is opened
+    without: nobody else can look into it then.
+    """
+    try:
+        return _prepared(path, shared=True)
+    except DefinitionsRefused as error:
+        if _name_of(error.error) not in _NO_SPACE:
+            raise
+        return _prepared(path, shared=False)
+
+
+def _prepared(path: str, *, shared: bool) -> sqlite3.Connection:
     if path != MEMORY:
         try:
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE))
         except OSError as error:
             raise write_failed(error, path) from error
+    connection: sqlite3.Connection | None = None
     try:
-        return sqlite3.connect(path, timeout=_LOCK_TIMEOUT_S, isolation_level=None, check_same_thread=False)
-    except sqlite3.Error as error:
-        raise _explained(error, path) from error
+        connection = sqlite3.connect(
+            path, timeout=_LOCK_TIMEOUT_S, isolation_level=None, check_same_thread=False
+        )
+        if not shared:
+            connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+        _prepare(connection, path)
+        return connection
+    except BaseException as error:
+        if connection is not None:
+            connection.close()
+        if isinstance(error, sqlite3.Error | UnicodeDecodeError):
+            raise _explained(error, path) from error
+        raise
 
 
 def _prepare(connection: sqlite3.Connection, path: str) -> None:
@@ -330,44 +343,95 @@ def _prepare(connection: sqlite3.Connection, path: str) -> None:
     if path == MEMORY:
         _create(connection)
         return
-    new = _is_new(connection, path)
+    version = _version(connection, path)
     connection.execute("PRAGMA journal_mode = WAL")  # one sync for a commit instead of four
     connection.execute("PRAGMA synchronous = FULL")  # a commit is on the disk when it returns
-    if new:
+    if version is None:
         _create(connection)
+    elif version == WITHOUT_CHECKSUMS:
+        _upgrade(connection, path)
 
 
-def _is_new(connection: sqlite3.Connection, path: str) -> bool:
+def _version(connection: sqlite3.Connection, path: str) -> int | None:
+    """The format of a database that is sound as such; None for an empty one."""
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (objects,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if (application, version, objects) == (0, 0, 0):
-        return True
+        return None
     if application != APPLICATION:
         raise UnknownFormat(path, None, supported=FORMAT)
-    if version != FORMAT:
+    if version not in (WITHOUT_CHECKSUMS, FORMAT):
         raise UnknownFormat(path, version, supported=FORMAT)
     (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     if verdict != "ok":
         raise DefinitionsDamaged(path, verdict)
-    return False
+    return int(version)
 
 
 def _create(connection: sqlite3.Connection) -> None:
     """In one transaction, the format's number included: a file is ours as a whole, or empty."""
     connection.execute("BEGIN")
-    for table in _TABLES.values():
+    for table in TABLES.values():
         connection.execute(table.create)
     connection.execute(f"PRAGMA application_id = {APPLICATION}")
     connection.execute(f"PRAGMA user_version = {FORMAT}")
     connection.execute("COMMIT")
 
 
-def _explained(error: sqlite3.Error, path: str) -> StorageError:
-    """Whether the file is to blame, or what it stands on."""
+def _upgrade(connection: sqlite3.Connection, path: str) -> None:
+    """Give the rows of format 1 checksums, in one transaction. A row that can't be read is refused."""
+    found = [row for table in TABLES.values() for row in table.rows(connection, format_=WITHOUT_CHECKSUMS)]
+    damaged = [row for row in found if isinstance(row, DamagedRow)]
+    if damaged:
+        raise DefinitionsDamaged(path, str(damaged[0]))
+    _write_anew(connection, [row for row in found if not isinstance(row, DamagedRow)])
+
+
+def _write_anew(connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
+    """Make all tables again, with these rows and no others, in one transaction."""
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        for table in TABLES.values():
+            connection.execute(f"DROP TABLE {table.name}")
+            connection.execute(table.create)
+        for row in rows:
+            connection.execute(*TABLES[type(row)].statement(Change(row)))
+        connection.execute(f"PRAGMA user_version = {FORMAT}")
+        connection.execute("COMMIT")
+    except BaseException:
+        with suppress(sqlite3.Error):
+            connection.rollback()
+        raise
+
+
+def _set_aside(connection: sqlite3.Connection, path: str) -> None:
+    """Keep a copy of a damaged file, under a name that is free."""
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # so that the file alone is all of it
+    number = 1
+    while os.path.exists(copy := f"{path}.damaged-{number}"):
+        number += 1
+    try:
+        shutil.copy2(path, copy)
+    except OSError:
+        with suppress(OSError):
+            os.unlink(copy)
+        raise
+
+
+def _explained(error: sqlite3.Error | UnicodeDecodeError, path: str) -> StorageError:
+    """Whether the file is to blame, or what it stands on, and whether the change may be tried again."""
+    if isinstance(error, UnicodeDecodeError):  # SQLite's own sentence quotes a damaged name
+        return DefinitionsDamaged(path, "a name in its schema can't be read")
     code = (
         getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
     )  # without one: text that is not UTF-8
     if code in _DAMAGE:
         return DefinitionsDamaged(path, str(error))
+    if _name_of(error) in _NO_TRACE:
+        return DefinitionsRefused(path, error)
     return DefinitionsFailed(path, error)
+
+
+def _name_of(error: sqlite3.Error) -> str:
+    return getattr(error, "sqlite_errorname", "")

@@ -30,6 +30,7 @@ from leveret.server.acceptor import Acceptor
 from leveret.server.alarms import Alarms, Measure
 from leveret.server.binding import bind_host
 from leveret.server.clock import SteadyClock, StepWatch
+from leveret.server.damage import DamageReport
 from leveret.server.descriptors import Descriptors
 from leveret.server.flight.endpoint import FlightEndpoint, FlightSettings
 from leveret.server.hashing import HashThreads
@@ -50,9 +51,24 @@ class DefinitionStore(Protocol):
 
     def load(self) -> list[Row]: ...
 
-    def start(self, committed: Callable[[int], None], failed: Callable[[BaseException], None]) -> None: ...
+    @property
+    def is_new(self) -> bool: ...
+
+    @property
+    def damage(self) -> Sequence[object]: ...
+
+    def start(
+        self,
+        committed: Callable[[int], None],
+        failed: Callable[[BaseException], None],
+        *,
+        refused: Callable[[StorageError], None] | None = None,
+        resumed: Callable[[], None] | None = None,
+    ) -> None: ...
 
     def put(self, number: int, changes: Sequence[Change]) -> None: ...
+
+    def withdraw(self) -> list[int]: ...
 
     def close(self) -> None: ...
 
@@ -121,14 +137,14 @@ class Server:
         )
         turns: Turns | None = None
         try:
-            for damage in store.damage:
-                log.error("%s", damage)
+            rows = self._definitions.load()
             self.broker = Broker(
                 store,
                 clock=self._clock,
                 token=secrets.token_urlsafe,
                 define=self._definitions.put,
-                rows=self._definitions.load(),
+                rows=rows,
+                definitions_lost=self._definitions.is_new and not store.is_new,
                 name=self._name,
                 limits=self._limits,
                 listener=self,
@@ -136,10 +152,21 @@ class Server:
             )
             for sentence in unusable_patterns(self.broker):
                 log.error("%s", sentence)
+            self.damage = DamageReport(self.broker)
+            self.damage.look()
+            self.damage.tell_definitions(self._definitions.damage)
+            self._check_accounts(rows)
             loop = asyncio.get_running_loop()
-            turns = self.turns = Turns(self.broker, loop, fatal=self._fail)
-            self._definitions.start(self.turns.committed, self.turns.report)
-            self._hashing.start(self.turns.call)
+            turns = self.turns = Turns(
+                self.broker, loop, fatal=self._fail, withdraw=self._definitions.withdraw
+            )
+            self._definitions.start(
+                turns.committed,
+                turns.report,
+                refused=turns.definitions_refused,
+                resumed=turns.definitions_resumed,
+            )
+            self._hashing.start(turns.call)
             if self._flight is not None:  # first: who connects is told where it is
                 self.endpoint = FlightEndpoint(self.broker, self.turns, self._flight)
                 await self.endpoint.start()
@@ -162,6 +189,7 @@ class Server:
                 log.error("the store could not be closed cleanly: %s", error)
             raise
         self._started = True
+        self.turns.watchers.append(self.damage.look)
         self.turns.start()
         if self._measure is not None:
             self._alarms = Alarms(self.turns, self._measure, self._helpers)
@@ -169,6 +197,23 @@ class Server:
         if isinstance(self._clock, SteadyClock):
             self._steps = StepWatch(self._clock, loop)
             self._steps.start()
+
+    def _check_accounts(self, rows: Sequence[Row]) -> None:
+        """Say it loudly when the definitions are gone, or nobody can change them any more."""
+        if self.broker.accounts.has_administrator:
+            return
+        if not rows:
+            queues = sum(len(vhost.queues) for vhost in self.broker.vhosts.values())
+            log.critical(
+                "the definitions are missing, but the data directory is not new. %d durable queues were made "
+                "again from their logs; users, permissions, exchanges and bindings are lost, unless a copy "
+                "of definitions.db is put back",
+                queues,
+            )
+        log.critical(
+            "there is no administrator, so users can't be made: stop the broker, then run "
+            "'leveret users recover NAME --data-dir DIRECTORY'"
+        )
 
     def _helpers(self) -> list[int]:
         """The ids of the processes that this one has started."""

@@ -16,7 +16,7 @@ from typing import Protocol
 from leveret.broker.broker import Broker
 from leveret.broker.connection import Connection
 from leveret.server.commit import Committer
-from leveret.storage.errors import WriteFailed
+from leveret.storage.errors import StorageError, WriteFailed
 
 log = logging.getLogger("leveret")
 
@@ -59,11 +59,13 @@ class Turns:
         loop: asyncio.AbstractEventLoop,
         *,
         fatal: Callable[[BaseException], None],
+        withdraw: Callable[[], list[int]],
         unsynced_bytes_max: int = 32 << 20,
         memory_bytes_max: int = 512 << 20,
         sync_share_bytes: int = _SYNC_SHARE_BYTES,
         pacing_s: float = _PACING_S,
     ) -> None:
+        """`withdraw` takes back the definitions that were refused, and says which they are."""
         self.broker = broker
         self.loop = loop
         self.sockets: dict[Connection, Socket] = {}
@@ -76,6 +78,7 @@ class Turns:
             broker.store, done=self._done, checkpointed=self._checkpoint_done, fatal=self.report
         )
         self._fatal = fatal
+        self._withdraw = withdraw
         self._scheduled = False
         self._abandoned = False
         self._syncing = False
@@ -98,6 +101,8 @@ class Turns:
     def start(self) -> None:
         self._committer.start()
         self.begin()
+        if self.broker.store.is_opening:
+            self._request_sync()  # which fails as long as the disk is full, and holds publishers back
 
     def close(self) -> None:
         """Ends the threads; on any thread, after `abandon`."""
@@ -229,6 +234,27 @@ class Turns:
     def _committed(self, number: int) -> None:
         self.begin()
         self.broker.committed(number)
+
+    def definitions_refused(self, error: StorageError) -> None:
+        """Definitions can't be written at present; any thread."""
+        self._call(self._definitions_refused, error)
+
+    def _definitions_refused(self, error: StorageError) -> None:
+        log.error("definitions are refused until they can be written again: %s", error)
+        self.begin()
+        # Both in one step: what is put from here on is based on what is left after the undoing.
+        self.broker.refused(self._withdraw(), error)
+        self.broker.set_alarm("disk", on=True, source="definitions")
+
+    def definitions_resumed(self) -> None:
+        """Definitions can be written again; any thread."""
+        self._call(self._definitions_resumed)
+
+    def _definitions_resumed(self) -> None:
+        log.info("definitions can be written again")
+        self.begin()
+        self.broker.definitions.resume()
+        self.broker.set_alarm("disk", on=False, source="definitions")
 
     # time
 

@@ -72,9 +72,12 @@ class Checkpointer:
         next_id: Callable[[], int],
         deleted: list[str],
         clean: bool = False,
-        opening: bool = False,
+        superseding: bool = False,
     ) -> None:
-        """One checkpoint. `deleted` are the directories ("…/") of logs that are gone; it is emptied."""
+        """One checkpoint. `deleted` are the directories ("…/") of logs that are gone; it is emptied.
+
+        With `superseding` the round of the WAL is not written: the checkpoint takes its place.
+        """
         with self._running:
             image = Checkpoint(number=self.last.number + 1, clean=clean)
             work: list[_Work] = []
@@ -91,18 +94,26 @@ class Checkpointer:
                     each.log.thaw()
                 deleted.extend(doomed)
 
-            image.ticket = self._wal.supersede(freeze) if opening else self._wal.sync_with(freeze, thaw)
-            try:
-                doomed.extend(self._write(work, image))
-            except StorePoisoned as poisoned:
-                self._wal.poison(poisoned)
-                raise
-            except Exception as error:  # whatever it is: what was frozen must not get lost
-                with self._wal.lock:
-                    thaw()
-                if isinstance(error, OSError):
-                    raise write_failed(error, f"checkpoint {image.number}") from error
-                raise
+            def write() -> None:
+                try:
+                    doomed.extend(self._write(work, image))
+                except StorePoisoned as poisoned:
+                    self._wal.poison(poisoned)
+                    raise
+                except Exception as error:  # whatever it is: what was frozen must not get lost
+                    with self._wal.lock:
+                        thaw()
+                    _discard(each.log for each in work)
+                    if isinstance(error, OSError):
+                        raise write_failed(error, f"checkpoint {image.number}") from error
+                    raise
+
+            if superseding:
+                with self._wal.superseding(freeze) as image.ticket:
+                    write()
+            else:
+                image.ticket = self._wal.sync_with(freeze, thaw)
+                write()
             self._install(work, image, doomed)
 
     def flush(self, log: Log) -> None:
@@ -251,6 +262,13 @@ class Checkpointer:
             self._files.remove_directory(path.rstrip("/"))
         else:
             self._files.unlink(path)
+
+
+def _discard(logs: Iterable[Log]) -> None:
+    """What can't be removed now is written over, or removed at the next start."""
+    for log in logs:
+        with suppress(OSError):
+            log.discard()
 
 
 def _image(log: Log) -> LogImage:

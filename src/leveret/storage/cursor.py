@@ -235,8 +235,8 @@ class Cursor:
             progress.redelivered_below = progress.mark
             self._recorder.record(self, Entry(Kind.REOPENED, [(0, progress.mark)]))
             progress.mark = max(progress.mark, self.log.next + MARK_AHEAD)
-            self._recorder.record(self, Entry(Kind.MARKED, [(0, progress.mark)]))
-            self._mark_safe = progress.mark  # the checkpoints of the opening make it so
+            # Until the checkpoints of the opening are written, the mark of the process before holds.
+            self._mark_ticket = self._recorder.record(self, Entry(Kind.MARKED, [(0, progress.mark)]))
         absent = progress.open(self.log.present(), self.log.next)
         if absent:
             self._recorder.record(self, Entry(Kind.SETTLED, absent, Outcome.RESTART))

@@ -311,9 +311,7 @@ class OsFiles:
         file = self._open(full, os.O_CREAT)
         try:
             fcntl.flock(file._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            pid = b"%d\n" % os.getpid()
-            file.write(pid, 0)
-            file.truncate(len(pid))
+            _write_pid(file)
         except BlockingIOError:
             holder = _read_pid(file)
             file.close()
@@ -349,6 +347,19 @@ def _syncfs(descriptor: int) -> None:
 
 def _read_only(path: str) -> OSError:
     return OSError(errno.EROFS, "opened for reading only", path)
+
+
+def _write_pid(file: OsFile) -> None:
+    """For those who find the lock taken. A full disk has no room for it, and holds the lock as well."""
+    pid = b"%d\n" % os.getpid()
+    try:
+        file.write(pid, 0)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        file.truncate(0)
+    else:
+        file.truncate(len(pid))
 
 
 def _read_pid(file: OsFile) -> int | None:

@@ -358,6 +358,20 @@ class Log:
             last = None
         return tuple(segments)
 
+    def discard(self) -> None:
+        """Removes what was written and never installed: its space is needed; it can be written again."""
+        installed = {segment.path: segment for segment in self.segments}
+        for path, segment in list(self.unsynced.items()):
+            kept = installed.get(path)
+            if kept is None:
+                del self.unsynced[path]
+                for each in segment.paths:
+                    self._files.unlink(each)
+            elif kept.info.length_bytes < segment.info.length_bytes:
+                self.unsynced[path] = kept
+                with self._files.open(path) as file, self._files.open(kept.index_path) as index:
+                    kept.trim(file, index)
+
     def install(self, segments: tuple[Segment, ...]) -> None:
         """What was frozen is in these segments now."""
         self._held = self._held._replace(segments=segments, frozen=[])

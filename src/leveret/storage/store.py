@@ -11,8 +11,9 @@ and covered by a durable round. That is all of recovery: the last checkpoint, an
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -25,6 +26,7 @@ from leveret.storage.errors import (
     BadRequest,
     Damage,
     OffsetOutOfRange,
+    StorageFull,
     UnknownCursor,
     UnknownLog,
     write_failed,
@@ -36,6 +38,7 @@ from leveret.storage.offsets import OffsetSet, Range
 from leveret.storage.progress import Progress
 from leveret.storage.records import PERSISTENT, Batch, Message
 from leveret.storage.recovery import Recovered, load_progress, recover, remove_strays
+from leveret.storage.reserve import Reserve
 from leveret.storage.retention import Retention
 from leveret.storage.transaction import Transaction
 from leveret.storage.wal import Wal
@@ -44,6 +47,8 @@ RESERVE_AHEAD = 1 << 20
 ROUND_BYTES_MAX = 1 << 30
 """A round that has grown larger than this is synced before more is appended: a frame has its limits."""
 PRIORITIES_MAX = 255
+RESERVE = "reserve"
+"""The file that keeps space free for a checkpoint on a full disk."""
 LOST_AHEAD = 1 << 24
 """Offsets and ids that are skipped when rounds may be lost: more than those of a WAL file can have used."""
 
@@ -60,6 +65,8 @@ class Options:
     snapshot_bytes: int = 1 << 20
     """Journal entries after which a cursor is written down whole."""
     reserve_ahead: int = RESERVE_AHEAD
+    reserve_bytes: int = 1 << 20
+    """Of the disk, for a checkpoint that makes room when there is no space left; 0 for none."""
 
 
 class Store:
@@ -89,6 +96,10 @@ class Store:
         self._retention_due = False
         self.damage: list[Damage] = []
         """What was found damaged since the store was opened."""
+        self._spare = Reserve(files, RESERVE, options.reserve_bytes)
+        self._opening = threading.Lock()
+        self.is_opening = True
+        """Whether what another process left has not been replaced yet, because the disk is full."""
         self._lock = _lock(files)
         self._wal = Wal(files, file_bytes=options.wal_bytes, clock=clock, entropy=entropy)
         try:
@@ -98,8 +109,12 @@ class Store:
             )
             # Above all tickets under which a round may have been tried and given up.
             self._wal.begin(recovered.ticket + (LOST_AHEAD if recovered.damaged else 0))
+            self.is_new = not recovered.checkpoint.number
+            """Whether the directory held nothing."""
             self._load(recovered)
             self._begin(recovered)
+            with suppress(StorageFull):  # all of it is in memory, and nothing is written before this works
+                self._finish_opening()
         except BaseException as error:
             self._wal.close()
             self._lock.release()
@@ -231,10 +246,12 @@ class Store:
 
     def sync(self) -> int:
         """Makes everything changed so far durable; returns the ticket up to which it is. Any thread."""
+        self._finish_opening()
         return self._wal.sync()
 
     def checkpoint(self) -> None:
         """Writes what is in memory to the files and frees the WAL. Any thread; one at a time."""
+        self._finish_opening()
         self._checkpoint()
 
     @property
@@ -283,6 +300,7 @@ class Store:
     def flush(self, log: Log) -> None:
         """Writes what one log has in memory, for readers in other processes. Any thread."""
         self._check_alive(log)
+        self._finish_opening()
         self._checkpointer.flush(log)
         self._recount()
 
@@ -290,6 +308,7 @@ class Store:
         """Checkpoints, and lets go of the directory. A store that can't write any more is let go as it is."""
         try:
             if not self._wal.stopped:
+                self._finish_opening()
                 self._checkpoint(clean=True)
         finally:
             self._wal.close()
@@ -424,11 +443,30 @@ class Store:
             raise UnknownLog(f"log {log.id} has been deleted")
 
     def _checkpoint(self, *, clean: bool = False, opening: bool = False) -> None:
+        """One checkpoint; it takes the place of the round where the WAL has no space for that.
+
+        Once messages have been settled or deleted it needs little space: the reserve is for that.
+        """
         self._retention_due = False
-        self._checkpointer.run(
-            self._logs, next_id=lambda: self._next_id, deleted=self._deleted, clean=clean, opening=opening
-        )
-        self._recount()
+        superseding = opening or self._wal.failed is not None
+        while True:
+            try:
+                self._checkpointer.run(
+                    self._logs,
+                    next_id=lambda: self._next_id,
+                    deleted=self._deleted,
+                    clean=clean,
+                    superseding=superseding,
+                )
+            except StorageFull:  # what it had written is removed again
+                if self._spare.give_way():
+                    continue
+                self._spare.hold()
+                raise
+            finally:
+                self._recount()
+            self._spare.hold()
+            return
 
     def _recount(self) -> None:
         with self._wal.lock:
@@ -465,10 +503,22 @@ class Store:
             transient = log.transient_ranges()
             for cursor in log.cursors.values():
                 cursor.reopen(clean=recovered.clean, transient=transient)
-        self._checkpoint(opening=True)
-        first = self._checkpointer.last
-        self._checkpoint(opening=True)  # the last two must not reach back into what another process left
-        remove_strays(self._files, first, self._checkpointer.last)
+
+    def _finish_opening(self) -> None:
+        """Two checkpoints replace what another process left; nothing is built on its files before that.
+
+        On a full disk that may have to wait until what is in memory has become less.
+        """
+        if not self.is_opening:
+            return
+        with self._opening:
+            if not self.is_opening:
+                return
+            self._checkpoint(opening=True)
+            first = self._checkpointer.last
+            self._checkpoint(opening=True)  # the last two must not reach back into what another process left
+            remove_strays(self._files, first, self._checkpointer.last)
+            self.is_opening = False
 
 
 def _lock(files: Files) -> Lock:

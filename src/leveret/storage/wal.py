@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from leveret.storage import formats, frames
@@ -155,18 +155,27 @@ class Wal:
                 raise
             return self.synced
 
-    def supersede(self, freeze: Callable[[], None]) -> int:
-        """Closes the round without writing it: a checkpoint will hold all of it; returns its ticket.
+    @contextmanager
+    def superseding(self, freeze: Callable[[], None]) -> Iterator[int]:
+        """Closes the round without writing it, and gives its ticket; the caller's checkpoint holds all of it.
 
-        For opening: what an earlier process wrote may never have been synced, so nothing may be built on its
-        frames before a checkpoint has replaced them.
+        When the block ends the round is durable; when it fails the round is collected as before. For opening:
+        what an earlier process wrote may never have been synced, so nothing may be built on its frames before
+        a checkpoint has replaced them. And for a disk on which there is no space for rounds, but for less.
         """
-        with self._syncing, self.lock:
-            self.check()
-            freeze()
-            if self._round.batches:
-                self.synced = self.swap().ticket
-            return self.synced
+        with self._syncing:
+            with self.lock:
+                self.check()
+                freeze()
+                round_ = self.swap() if self._round.batches else None
+            try:
+                yield self.synced if round_ is None else round_.ticket
+            except Exception:
+                if round_ is not None:
+                    self._put_back(round_)
+                raise
+            if round_ is not None:
+                self.synced = round_.ticket
 
     def poison(self, error: StorePoisoned) -> None:
         """A sync failed, here or elsewhere in the store: nothing is collected or written any more."""

@@ -40,7 +40,7 @@ WAIT_S = 60.0
 """The bound on every wait. What works takes milliseconds; a busy machine must not fail a test."""
 _GOODBYE_S = 0.2
 """Clients in tests often do not look at their sockets any more when the broker stops."""
-_SMALL = Options(wal_bytes=4 << 20, segment_bytes=4 << 20, memory_bytes=16 << 20)
+_SMALL = Options(wal_bytes=4 << 20, segment_bytes=4 << 20, memory_bytes=16 << 20, reserve_bytes=64 << 10)
 
 
 class Broker:

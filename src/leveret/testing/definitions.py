@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Sequence
 
 from leveret.broker.definitions import (
@@ -15,27 +16,68 @@ from leveret.broker.definitions import (
     VhostRow,
 )
 from leveret.broker.terms import identity
+from leveret.storage.errors import StorageError, StorageFull
 
 _ORDER = (VhostRow, UserRow, PermissionRow, ExchangeRow, QueueRow, BindingRow)
 
 
 class MemoryDefinitions:
-    """In place of `leveret.server.definitions.Definitions`; every change is committed at once."""
+    """In place of `leveret.server.definitions.Definitions`; every change is committed at once.
+
+    After `fill`, nothing is: changes wait, and are refused as on a full disk, until `heal`.
+    """
 
     def __init__(self) -> None:
         self._rows: dict[object, Row] = {}
         self._committed: Callable[[int], None] | None = None
+        self._refused: Callable[[StorageError], None] | None = None
+        self._resumed: Callable[[], None] | None = None
         self._number = 0
+        self._full: StorageError | None = None
+        self._waiting: list[tuple[int, Sequence[Change]]] = []
+        self.is_new = True
+        self.damage: list[object] = []
 
     def load(self) -> list[Row]:
         return sorted(self._rows.values(), key=lambda row: _ORDER.index(type(row)))
 
-    def start(self, committed: Callable[[int], None], failed: Callable[[BaseException], None]) -> None:
-        self._committed = committed
+    def start(
+        self,
+        committed: Callable[[int], None],
+        failed: Callable[[BaseException], None],
+        *,
+        refused: Callable[[StorageError], None] | None = None,
+        resumed: Callable[[], None] | None = None,
+    ) -> None:
+        self.is_new = False
+        self._committed, self._refused, self._resumed = committed, refused, resumed
         if self._number:
             committed(self._number)
 
+    def fill(self) -> None:
+        """From now on nothing can be written."""
+        self._full = StorageFull("definitions.db", OSError(errno.ENOSPC, "No space left on device"))
+
+    def heal(self) -> None:
+        """Removals that wait are written, and changes are taken again."""
+        self._full = None
+        waiting, self._waiting = self._waiting, []
+        for number, changes in waiting:
+            self.put(number, changes)
+        if self._resumed is not None:
+            self._resumed()
+
+    def withdraw(self) -> list[int]:
+        withdrawn = [number for number, changes in self._waiting if not changes[0].removed]
+        self._waiting = [each for each in self._waiting if each[0] not in withdrawn]
+        return withdrawn
+
     def put(self, number: int, changes: Sequence[Change]) -> None:
+        if self._full is not None:
+            self._waiting.append((number, changes))
+            if self._refused is not None:
+                self._refused(self._full)
+            return
         for row, removed in changes:
             if removed:
                 self._rows.pop(_key(row), None)
@@ -46,7 +88,8 @@ class MemoryDefinitions:
             self._committed(number)
 
     def close(self) -> None:
-        self._committed = None
+        self._committed = self._refused = self._resumed = None
+        self._waiting.clear()
         self._number = 0
 
 

@@ -223,6 +223,14 @@ class Groups:
                     group.add_partition(stream, start=None)
             revocation.end_forbidden_members(group)
 
+    def topic_lost(self, exchange: Exchange, stream: Stream) -> None:
+        """The binding of a partition was undone: groups on the topic do not read it any more."""
+        if stream in topics.partitions(exchange):
+            return
+        for partition in list(stream.partitions):
+            if partition.group.subject == exchange.name:
+                partition.group.remove_partition(partition)
+
     def check_exchange_deletion(self, exchange: Exchange) -> None:
         if topics.partitions(exchange):
             self.check_unread(exchange.name)

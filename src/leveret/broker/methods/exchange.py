@@ -28,6 +28,8 @@ def declare(channel: Channel, method: spec.Exchange.Declare) -> None:
         defined = _declare(channel, name, method).defined
     if not method.nowait:
         channel.reply(spec.Exchange.DeclareOk(), defined=defined)
+    elif defined:
+        channel.await_definition(defined)
 
 
 def _declare(channel: Channel, name: str, method: spec.Exchange.Declare) -> Exchange:
@@ -90,6 +92,8 @@ def bind(channel: Channel, method: spec.Exchange.Bind) -> None:
     defined = channel.vhost.bind(source, destination, method.routing_key, table_of(method))
     if not method.nowait:
         channel.reply(spec.Exchange.BindOk(), defined=defined)
+    elif defined:
+        channel.await_definition(defined)
 
 
 def unbind(channel: Channel, method: spec.Exchange.Unbind) -> None:

@@ -39,6 +39,8 @@ def declare(channel: Channel, method: spec.Queue.Declare) -> None:
             consumer_count=len(queue.consumers),
         )
         channel.reply(reply, defined=queue.defined)
+    elif queue.defined:
+        channel.await_definition(queue.defined)
 
 
 def _declare_reply(channel: Channel, name: str, method: spec.Queue.Declare) -> None:
@@ -112,6 +114,8 @@ def bind(channel: Channel, method: spec.Queue.Bind) -> None:
     defined = channel.vhost.bind(exchange, queue, key, table_of(method))
     if not method.nowait:
         channel.reply(spec.Queue.BindOk(), defined=defined)
+    elif defined:
+        channel.await_definition(defined)
 
 
 def unbind(channel: Channel, method: spec.Queue.Unbind) -> None:

@@ -1,0 +1,192 @@
+"""The tables of `definitions.db`: how rows become values of SQLite and back, and the checksum of each row.
+
+Drawn in `docs/formats/definitions.md`. What belongs together, and when it is written, is left to others.
+The rule: a row whose checksum does not match its values is never used.
+
+    Format 1 had no checksums. Its tables are those of today without the last column.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from xxhash import xxh3_64_digest
+
+from leveret.amqp.errors import AmqpError
+from leveret.amqp.tables import Value, decode_table, encode_table
+from leveret.broker.definitions import (
+    BindingRow,
+    Change,
+    ExchangeRow,
+    PermissionRow,
+    QueueRow,
+    Row,
+    UserRow,
+    VhostRow,
+)
+
+FORMAT: Final = 2  # PRAGMA user_version
+WITHOUT_CHECKSUMS: Final = 1
+
+Statement = tuple[str, tuple[object, ...]]
+
+
+class DamagedRow(NamedTuple):
+    """A row that can't be used. `key` is what its key reads like now, which may be what is damaged."""
+
+    table: str
+    key: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"a row of table '{self.table}' is damaged and left out ({self.key}): {self.why}"
+
+
+class _Column(NamedTuple):
+    declaration: str
+    stored: Callable[[Any], object]
+    read: Callable[[Any], object]
+
+
+def _stored_text(text: str) -> str | bytes:
+    """Itself; its bytes where they are not UTF-8, or hold a zero, at which SQLite's shell would stop."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogateescape")
+    return text.encode("utf-8") if "\0" in text else text
+
+
+def _text_of(data: bytes) -> str:
+    """What SQLite has as text, whatever became of it."""
+    return data.decode("utf-8", "surrogateescape")
+
+
+def _read_text(value: object) -> str:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "surrogateescape")
+    if isinstance(value, str):
+        return value
+    raise ValueError(f"{value!r} stands where a text should")
+
+
+def _read_number(value: object) -> int:
+    if not isinstance(value, int):
+        raise ValueError(f"{value!r} stands where a number should")
+    return value
+
+
+def _read_flag(value: object) -> bool:
+    if value not in (0, 1):
+        raise ValueError(f"{value!r} stands where 0 or 1 should")
+    return bool(value)
+
+
+def _stored_arguments(arguments: Mapping[str, Value]) -> bytes:
+    """Sorted by key: arguments are part of a binding's key, and their order means nothing."""
+    return encode_table(dict(sorted(arguments.items())))
+
+
+def _read_arguments(value: object) -> dict[str, Value]:
+    if not isinstance(value, bytes):
+        raise ValueError(f"{value!r} stands where arguments should")
+    arguments, end = decode_table(value)
+    if end != len(value):
+        raise ValueError("bytes follow the arguments of a row")
+    return arguments
+
+
+_TEXT = _Column("TEXT NOT NULL", _stored_text, _read_text)
+_NUMBER = _Column("INTEGER NOT NULL", int, _read_number)
+_FLAG = _Column("INTEGER NOT NULL", int, _read_flag)
+_ARGUMENTS = _Column("BLOB NOT NULL", _stored_arguments, _read_arguments)
+
+
+class Table:
+    """One kind of rows. The columns are the row's fields; the first `key` of them are the primary key."""
+
+    def __init__(self, name: str, row: Callable[..., Row], key: int, /, **columns: _Column) -> None:
+        self.name = name
+        self._row = row
+        self._columns = columns
+        self._key = key
+        keys = list(columns)[:key]
+        declared = "".join(f"    {column} {kind.declaration},\n" for column, kind in columns.items())
+        declared += "    checksum BLOB NOT NULL,\n"
+        primary = f"    PRIMARY KEY ({', '.join(keys)})\n"
+        self.create = f"CREATE TABLE {name} (\n{declared}{primary}) WITHOUT ROWID"
+        self._select = f"SELECT {', '.join(columns)}{{}} FROM {name} ORDER BY {', '.join(keys)}"
+        places = ", ".join("?" * (len(columns) + 1))
+        self._put = f"REPLACE INTO {name} ({', '.join(columns)}, checksum) VALUES ({places})"
+        self._remove = f"DELETE FROM {name} WHERE {' AND '.join(f'{column} = ?' for column in keys)}"
+
+    def statement(self, change: Change) -> Statement:
+        row, removed = change
+        values = tuple(column.stored(getattr(row, name)) for name, column in self._columns.items())
+        if removed:
+            return self._remove, values[: self._key]
+        return self._put, (*values, self._checksum(values))
+
+    def rows(self, connection: sqlite3.Connection, *, format_: int = FORMAT) -> Iterator[Row | DamagedRow]:
+        """All rows in the order of their keys; those of a format without checksums are believed."""
+        checked = format_ != WITHOUT_CHECKSUMS
+        connection.text_factory = _text_of
+        for found in connection.execute(self._select.format(", checksum" if checked else "")):
+            values = found[: len(self._columns)]
+            if checked and found[-1] != self._checksum(values):
+                yield self._damaged(values, "its checksum does not match")
+                continue
+            columns = zip(self._columns.items(), values, strict=True)
+            try:
+                yield self._row(**{name: column.read(value) for (name, column), value in columns})
+            except (AmqpError, ValueError) as error:
+                yield self._damaged(values, str(error))
+
+    def _damaged(self, values: Sequence[object], why: str) -> DamagedRow:
+        keys = zip(self._columns, values[: self._key], strict=False)
+        return DamagedRow(self.name, ", ".join(f"{name} {value!r}" for name, value in keys), why)
+
+    def _checksum(self, values: Sequence[object]) -> bytes:
+        """Of the table's name and each value with its type and length, so that no two rows look the same."""
+        parts = [self.name.encode()]
+        for value in values:
+            data = value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogateescape")
+            parts.append(f"{type(value).__name__} {len(data)} ".encode() + data)
+        return xxh3_64_digest(b"\0".join(parts))
+
+
+# In the order in which the rows can be replayed: nothing refers to what comes after it.
+TABLES: Final[Mapping[type[Row], Table]] = {
+    VhostRow: Table("vhosts", VhostRow, 1, name=_TEXT),
+    UserRow: Table("users", UserRow, 1, name=_TEXT, password_hash=_TEXT, tags=_TEXT),
+    PermissionRow: Table(
+        "permissions", PermissionRow, 2, vhost=_TEXT, user=_TEXT, configure=_TEXT, write=_TEXT, read=_TEXT
+    ),
+    ExchangeRow: Table(
+        "exchanges",
+        ExchangeRow,
+        2,
+        vhost=_TEXT,
+        name=_TEXT,
+        type=_TEXT,
+        auto_delete=_FLAG,
+        internal=_FLAG,
+        arguments=_ARGUMENTS,
+    ),
+    QueueRow: Table(
+        "queues", QueueRow, 2, vhost=_TEXT, name=_TEXT, log=_NUMBER, auto_delete=_FLAG, arguments=_ARGUMENTS
+    ),
+    BindingRow: Table(
+        "bindings",
+        BindingRow,
+        6,
+        vhost=_TEXT,
+        source=_TEXT,
+        to_queue=_FLAG,
+        destination=_TEXT,
+        routing_key=_TEXT,
+        arguments=_ARGUMENTS,
+    ),
+}
