@@ -377,15 +377,29 @@ class Clients:
         for position, client in enumerate(self.all):
             frames = client.wire.received()
             ending = {frame.channel for frame in frames if isinstance(frame.method, _CLOSES)}
-            for frame in frames:
+            recovered = {
+                frame.channel: number
+                for number, frame in enumerate(frames)
+                if isinstance(frame.method, commands.Basic.RecoverOk)
+            }
+            for number, frame in enumerate(frames):
                 if isinstance(frame.method, _DELIVERIES) and ending & {0, frame.channel}:
                     continue  # it has gone back already
+                if number < recovered.get(frame.channel, -1) and self._is_held(client, frame):
+                    continue  # likewise: `basic.recover` has served the queue before it took everything back
                 if isinstance(frame.method, commands.Connection.Close):
                     assert disk_fails, f"{frame.method.reply_code} {frame.method.reply_text}"
                 elif frame.channel in client.channels:
                     self._read(client, client.channels[frame.channel], frame, safe_look)
             if not client.wire.is_open:
                 self.all[position] = self._client()
+
+    def _is_held(self, client: Client, frame: Frame) -> bool:
+        """Return whether a frame is a delivery that must be acked."""
+        method = frame.method
+        return isinstance(method, commands.Basic.Deliver) and not (
+            client.channels[frame.channel].consumers[method.consumer_tag][1]
+        )
 
     def _read(self, client: Client, channel: Channel, frame: Frame, safe_look: int) -> None:  # noqa: C901  # one case each
         method = frame.method
