@@ -6,6 +6,7 @@ from decimal import Decimal
 import pytest
 
 from leveret.amqp.tables import Timestamp
+from leveret.management import queues
 from leveret.management.queues import Queues
 
 NOT_FOUND = {"error": "Object Not Found", "reason": "Not Found"}
@@ -110,7 +111,26 @@ def test_lists_are_sorted_and_can_be_had_for_one_virtual_host(api):
     assert [queue["name"] for queue in api.get("/api/queues/a%2Fb%20c/").json] == ["y"]
 
 
-def test_a_long_list_comes_in_pieces_and_leaves_out_what_goes_meanwhile(api):
+def test_a_row_of_the_list_says_what_is_said_of_one_queue(api, channel):
+    api.add_queue("held")
+    api.add_queue("plain")
+    channel.basic_qos(prefetch_count=2)
+    for number in range(6):
+        channel.basic_publish("", "plain", b"%d" % number)
+    method, _, _ = channel.basic_get("plain")
+    channel.basic_nack(method.delivery_tag)
+    channel.basic_get("plain")
+    api.broker.wait_until_unacked("plain", 1)
+    vhost = api.broker.server.broker.vhosts["/"]
+    api.broker.call(lambda: vhost.queues["held"].queries())
+    listed = {queue["name"]: queue for queue in api.get("/api/queues").json}
+    assert listed["plain"]["messages"] == 6
+    for name in ("held", "plain"):
+        assert list(listed[name].items()) == list(api.get(f"/api/queues/%2F/{name}").json.items())
+
+
+def test_a_long_list_comes_in_pieces_and_leaves_out_what_goes_meanwhile(api, monkeypatch):
+    monkeypatch.setattr(queues, "PLAIN_ROWS", 64)
     for number in range(200):
         api.add_queue(f"q{number:03}")
     vhost = api.broker.server.broker.vhosts["/"]

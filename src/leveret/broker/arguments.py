@@ -223,6 +223,8 @@ class QueueArguments:
     @classmethod
     def parse(cls, table: Table, *, queue: str, vhost: str) -> QueueArguments:
         """Raises `PreconditionFailed` for the first argument that RabbitMQ would complain about."""
+        if not table:
+            return cls()
         check_queue_arguments(table, queue=queue, vhost=vhost)
         factor = table.get("x-retry-multiplier")
         streams = _queue_type(table) == "stream"

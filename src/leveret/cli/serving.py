@@ -20,7 +20,7 @@ from leveret.server.definitions import Definitions
 from leveret.server.descriptors import Descriptors
 from leveret.server.flight.endpoint import FlightSettings
 from leveret.server.http import HttpListener
-from leveret.server.memory import collect_rarely, keep_memory
+from leveret.server.memory import collect_nothing, collect_rarely, keep_memory
 from leveret.server.server import Server
 from leveret.server.tls import OFF, TlsSettings
 from leveret.storage.files import OsFiles
@@ -39,6 +39,7 @@ async def serve(
 ) -> bool:
     """Until a signal, or until the server ends by itself; whether it failed."""
     keep_memory()
+    collect_nothing()
     descriptors = Descriptors()
     data_dir.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240  # the loop serves nobody yet
     server = Server(
