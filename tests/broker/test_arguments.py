@@ -8,7 +8,6 @@ from decimal import Decimal
 
 import pytest
 
-from leveret.amqp.errors import PreconditionFailed
 from leveret.amqp.tables import Timestamp, Value
 from leveret.broker.arguments import (
     QueueArguments,
@@ -22,6 +21,7 @@ from leveret.broker.arguments import (
     consumer_timeout_ms,
     parse_expiration,
 )
+from leveret.broker.errors import PreconditionFailed
 
 TEN_YEARS_MS = 315_360_000_000
 

@@ -13,8 +13,8 @@ import re
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from leveret.amqp.errors import AccessRefused
 from leveret.broker.definitions import PermissionRow, UserRow
+from leveret.broker.errors import AccessRefused
 
 _COST = {"n": 1 << 12, "r": 8, "p": 1}
 """About 8 ms: logins are checked on the broker's thread, each right password once."""

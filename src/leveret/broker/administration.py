@@ -13,10 +13,10 @@ import re
 from collections.abc import Collection
 from typing import Final
 
-from leveret.amqp.errors import NotFound, PreconditionFailed
 from leveret.broker.accounts import ADMINISTRATOR, Permissions, User, hash_password
 from leveret.broker.broker import Broker
 from leveret.broker.definitions import Change, PermissionRow, UserRow
+from leveret.broker.errors import NotFound, PreconditionFailed
 
 _TAG: Final = re.compile(r"[^\s,]+")
 

@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from leveret.amqp.errors import PreconditionFailed
 from leveret.amqp.tables import Value
 from leveret.broker.checks import (
     Check,
@@ -35,6 +34,7 @@ from leveret.broker.checks import (
     queue_version,
     wrong_expiry,
 )
+from leveret.broker.errors import PreconditionFailed
 from leveret.broker.terms import are_identical, as_term, as_text, quoted, type_name
 
 OVERFLOWS: Final = ("drop-head", "reject-publish", "reject-publish-dlx")
@@ -188,7 +188,7 @@ class QueueArguments:
     60000
     >>> QueueArguments.parse({"x-message-ttl": "soon"}, queue="q", vhost="/")
     Traceback (most recent call last):
-    leveret.amqp.errors.PreconditionFailed: invalid arg 'x-message-ttl' for queue 'q' in vhost '/': \
+    leveret.broker.errors.PreconditionFailed: invalid arg 'x-message-ttl' for queue 'q' in vhost '/': \
 "expected integer, got longstr"
     """
 
@@ -309,7 +309,7 @@ def check_same(argument: str, current: Value, given: Value, *, kind: str, name: 
 
     >>> check_same("durable", False, True, kind="queue", name="q", vhost="/")
     Traceback (most recent call last):
-    leveret.amqp.errors.PreconditionFailed: inequivalent arg 'durable' for queue 'q' in vhost '/': \
+    leveret.broker.errors.PreconditionFailed: inequivalent arg 'durable' for queue 'q' in vhost '/': \
 received 'true' but current is 'false'
     """
     if not are_identical(current, given):

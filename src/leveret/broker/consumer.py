@@ -10,8 +10,8 @@ from collections import OrderedDict, deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from leveret.amqp.errors import AccessRefused
 from leveret.amqp.names import to_bytes
+from leveret.broker.errors import AccessRefused
 
 if TYPE_CHECKING:
     from leveret.broker.channel import Channel

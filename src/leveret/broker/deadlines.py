@@ -16,7 +16,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from leveret.amqp.errors import PreconditionFailed
+from leveret.broker.errors import PreconditionFailed
 from leveret.broker.ranges import joined
 from leveret.broker.unacked import Run
 from leveret.storage.offsets import Range

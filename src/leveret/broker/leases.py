@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 
-from leveret.amqp.errors import AccessRefused, PreconditionFailed
 from leveret.broker import expiry, sidelogs, weighing
+from leveret.broker.errors import AccessRefused, PreconditionFailed
 from leveret.broker.notes import Notes
 from leveret.storage.errors import StorageError
 from leveret.storage.journal import Outcome

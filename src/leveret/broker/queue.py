@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from leveret.amqp.errors import AccessRefused, ResourceLocked
 from leveret.amqp.properties import with_headers
 from leveret.amqp.tables import Value
 from leveret.broker import deadletters, expiry, overflow, weighing
@@ -19,6 +18,7 @@ from leveret.broker.auditing import Trail
 from leveret.broker.consumer import Consumer, Consumers
 from leveret.broker.deaths import Reason
 from leveret.broker.dedup import Dedup
+from leveret.broker.errors import AccessRefused, Locked
 from leveret.broker.feed import Feed
 from leveret.broker.flags import UNLIMITED
 from leveret.broker.leases import Leases
@@ -130,8 +130,8 @@ class Queue(Feed):
         if self.owner is not None and self.owner is not connection:
             raise self.locked()
 
-    def locked(self) -> ResourceLocked:
-        return ResourceLocked(
+    def locked(self) -> Locked:
+        return Locked(
             f"cannot obtain exclusive access to locked {self}. It could be originally declared on another "
             "connection or the exclusive property value does not match that of the original declaration."
         )

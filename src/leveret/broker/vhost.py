@@ -13,12 +13,12 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from leveret.amqp.errors import AccessRefused, NotFound
 from leveret.amqp.properties import decode
 from leveret.amqp.tables import Value, decode_table, encode_table
 from leveret.broker import dedup, sidelogs
 from leveret.broker.arguments import QueueArguments, alternate_exchange
 from leveret.broker.definitions import BindingRow, Change, ExchangeRow, QueueRow
+from leveret.broker.errors import AccessRefused, NotFound
 from leveret.broker.exchange import Bound, Exchange
 from leveret.broker.exchanges import ROUTERS
 from leveret.broker.groups.registry import Groups

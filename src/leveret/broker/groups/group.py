@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.amqp.errors import PreconditionFailed
 from leveret.broker import deadlines
 from leveret.broker.arguments import QueueArguments
+from leveret.broker.errors import PreconditionFailed
 from leveret.broker.feed import Source
 from leveret.broker.groups.assignment import assign
 from leveret.broker.groups.member import Member

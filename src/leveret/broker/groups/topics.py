@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from leveret.amqp.errors import NotFound, PreconditionFailed
 from leveret.amqp.tables import Value
 from leveret.broker.arguments import QueueArguments, check_equivalent
+from leveret.broker.errors import NotFound, PreconditionFailed
 from leveret.broker.exchanges.consistent_hash import ConsistentHashRouter
 from leveret.broker.streams.stream import Stream
 

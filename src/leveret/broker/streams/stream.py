@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from leveret.amqp.errors import NotImplemented_
+from leveret.broker.errors import Unsupported
 from leveret.broker.queue import Queue
 from leveret.broker.streams.reader import Reader
 from leveret.storage.journal import Outcome
@@ -80,8 +80,8 @@ class Stream(Queue):
         """Of the groups that read it."""
         self.retire()
 
-    def not_supported(self, what: str) -> NotImplemented_:
-        return NotImplemented_(f"{what} not supported by stream queues {self}")
+    def not_supported(self, what: str) -> Unsupported:
+        return Unsupported(f"{what} not supported by stream queues {self}")
 
     # in
 

@@ -23,6 +23,7 @@ import msgspec
 from leveret.amqp.errors import AmqpError
 from leveret.broker.accounts import GUEST
 from leveret.broker.broker import Broker
+from leveret.broker.errors import BrokerError
 from leveret.flight import actions, tickets
 from leveret.server.flight import wire
 from leveret.server.flight.answers import Answers, readable, refused
@@ -223,7 +224,7 @@ class FlightEndpoint:
             store = self._broker.store
             await asyncio.get_running_loop().run_in_executor(None, store.flush, found)
             reply: wire.Reply = wire.Viewed(pickle.dumps(found.view()))
-        except (AmqpError, StorageError) as error:
+        except (AmqpError, BrokerError, StorageError) as error:
             reply = wire.Answered(actions.encode(refused(error)))
         except Exception:  # noqa: BLE001  # the caller must not wait for an answer that never comes
             reply = _failed()
@@ -241,7 +242,7 @@ class FlightEndpoint:
             reply: wire.Reply = wire.Checkpointed(
                 taken_us, {readable(name): each_us for name, each_us in round_trips_us.items()}
             )
-        except (AmqpError, StorageError) as error:
+        except (AmqpError, BrokerError, StorageError) as error:
             reply = wire.Answered(actions.encode(refused(error)))
         except Exception:  # noqa: BLE001  # the caller must not wait for an answer that never comes
             reply = _failed()
