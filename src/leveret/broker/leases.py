@@ -370,7 +370,7 @@ class Leases:
         queue = self.queue
         if queue.consumers.exclusive is not None:
             raise AccessRefused(f"{queue} in exclusive use")
-        if queue.arguments.single_active_consumer and queue.consumers:
+        if queue.settings.single_active_consumer and queue.consumers:
             raise AccessRefused(f"{queue} has a single active consumer, and a query would be a second one")
 
     def _take(self, query: Query, max_messages: int | None, max_bytes: int | None) -> list[Range]:

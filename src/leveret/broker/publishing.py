@@ -286,7 +286,7 @@ def _offer(channel: Channel, route: Route, messages: Sequence[Message]) -> None:
                 continue
             by_this = overflow.admit(queue, messages, channel)
             refused |= by_this
-            if by_this and queue.arguments.overflow == "reject-publish-dlx":
+            if by_this and queue.settings.overflow == "reject-publish-dlx":
                 deadletters.bury_new(queue, [messages[each] for each in sorted(by_this)], Reason.MAXLEN)
         reason = "a queue is full (reject-publish)"
     except WriteFailed as error:

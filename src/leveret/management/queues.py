@@ -101,7 +101,7 @@ def _describe_any(queue: Queue) -> dict[str, object]:
     return {
         "name": text(queue.name),
         "vhost": text(queue.vhost.name),
-        "type": queue.arguments.queue_type,
+        "type": queue.settings.queue_type,
         "state": "running",
         "durable": queue.durable,
         "auto_delete": queue.auto_delete,
