@@ -38,6 +38,9 @@ FORBIDDEN_MODULES = {
 FILE_SEAM = PurePosixPath("storage/files.py")
 ARROW_SEAMS = (PurePosixPath("storage/arrow.py"), PurePosixPath("storage/events.py"))
 
+KNOTS = (("leveret.broker.",), ("leveret.storage.cursor", "leveret.storage.log"))
+"""Prefixes of modules among which imports still go around. No other modules may import each other."""
+
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 70
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "manager", "base", "common"}
@@ -59,6 +62,11 @@ class Source:
         """The layer this file belongs to; empty for ``leveret/__init__.py``; ``__main__.py`` is the CLI's."""
         first = self.path.parts[0].removesuffix(".py")
         return {"__init__": "", "__main__": "cli"}.get(first, first)
+
+    @property
+    def module(self) -> str:
+        parts = ("leveret", *self.path.with_suffix("").parts)
+        return ".".join(parts).removesuffix(".__init__")
 
     def imports(self) -> Iterator[tuple[int, str]]:
         """Line and full dotted name of everything imported, wherever in the file it happens."""
@@ -143,6 +151,36 @@ def vaguely_named(source: Source) -> list[str]:
     return [f"{source.path}: name it after a responsibility"] if words & VAGUE_NAMES else []
 
 
+def import_cycles(modules: list[Source]) -> list[set[str]]:
+    """Return the groups of modules that import one another, directly or around corners.
+
+    Imports for types only and imports in functions count too. `from package import module` is an import of
+    the module, not of the package.
+    """
+    by_name = {source.module: source for source in modules}
+    graph: dict[str, set[str]] = {}
+    for name, source in by_name.items():
+        imported = (full if full in by_name else full.rpartition(".")[0] for _, full in source.imports())
+        graph[name] = {other for other in imported if other in by_name and other != name}
+    reach = {name: _reachable(graph, name) for name in graph}
+    cycles: list[set[str]] = []
+    for name in graph:
+        if name in reach[name] and not any(name in cycle for cycle in cycles):
+            cycles.append({other for other in reach[name] if name in reach[other]})
+    return cycles
+
+
+def _reachable(graph: dict[str, set[str]], start: str) -> set[str]:
+    seen: set[str] = set()
+    waiting = list(graph[start])
+    while waiting:
+        name = waiting.pop()
+        if name not in seen:
+            seen.add(name)
+            waiting += graph[name]
+    return seen
+
+
 def violations(rule: Callable[[Source], list[str]]) -> list[str]:
     return [sentence for source in sources() for sentence in rule(source)]
 
@@ -153,6 +191,23 @@ def test_there_are_sources_to_check():
 
 def test_imports_point_one_way_only():
     assert violations(wrong_layer) == []
+
+
+def test_no_two_modules_import_each_other():
+    cycles = import_cycles(sources())
+    allowed = [cycle for cycle in cycles for knot in KNOTS if all(name.startswith(knot) for name in cycle)]
+    assert [cycle for cycle in cycles if cycle not in allowed] == []
+
+
+def test_a_cycle_is_found_around_corners_and_under_type_checking():
+    texts = {
+        "a/one.py": "from leveret.a import two",
+        "a/two.py": "def late():\n    from leveret.a.three import f",
+        "a/three.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import leveret.a.one",
+        "a/four.py": "from leveret.a.one import f",
+    }
+    modules = [Source(PurePosixPath(path), text) for path, text in texts.items()]
+    assert import_cycles(modules) == [{"leveret.a.one", "leveret.a.two", "leveret.a.three"}]
 
 
 def test_io_happens_only_at_the_file_seam():

@@ -8,10 +8,8 @@ from decimal import Decimal
 
 import pytest
 
-from leveret.amqp.errors import PreconditionFailed
 from leveret.amqp.tables import Timestamp, Value
 from leveret.broker.arguments import (
-    QueueArguments,
     alternate_exchange,
     check_consumer,
     check_equivalent,
@@ -20,14 +18,17 @@ from leveret.broker.arguments import (
     check_server_named,
     consumer_priority,
     consumer_timeout_ms,
+    declared_settings,
     parse_expiration,
 )
+from leveret.broker.errors import PreconditionFailed
+from leveret.broker.queue_settings import QueueSettings
 
 TEN_YEARS_MS = 315_360_000_000
 
 
-def parse(table: dict[str, Value]) -> QueueArguments:
-    return QueueArguments.parse(table, queue="q", vhost="/")
+def parse(table: dict[str, Value]) -> QueueSettings:
+    return declared_settings(table, queue="q", vhost="/")
 
 
 def refusal(table: dict[str, Value]) -> str:
@@ -38,7 +39,7 @@ def refusal(table: dict[str, Value]) -> str:
 
 class TestQueues:
     def test_a_queue_without_arguments_has_the_defaults(self) -> None:
-        assert parse({}) == QueueArguments()
+        assert parse({}) == QueueSettings()
 
     def test_all_arguments_are_read(self) -> None:
         table: dict[str, Value] = {
@@ -59,7 +60,7 @@ class TestQueues:
             "x-retry-multiplier": 1.5,
             "x-retry-delay-max-ms": 9,
         }
-        assert parse(table) == QueueArguments(
+        assert parse(table) == QueueSettings(
             message_ttl_ms=1,
             expires_ms=2,
             max_length=3,

@@ -5,8 +5,8 @@ from decimal import Decimal
 
 import pytest
 
-from leveret.amqp.errors import PreconditionFailed
 from leveret.amqp.tables import Timestamp, Value
+from leveret.broker.errors import PreconditionFailed
 from leveret.broker.exchange import Exchange
 from leveret.broker.exchanges.consistent_hash import ConsistentHashRouter, hash64, spread
 from leveret.broker.exchanges.direct import DirectRouter

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leveret.amqp.errors import AccessRefused
 from leveret.broker.consumer import UNLIMITED, Consumer, Consumers
+from leveret.broker.errors import AccessRefused
 
 
 @dataclass(eq=False)

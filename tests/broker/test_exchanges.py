@@ -4,8 +4,8 @@ from decimal import Decimal
 
 import pytest
 
-from leveret.amqp.errors import PreconditionFailed
 from leveret.amqp.tables import Timestamp, Value
+from leveret.broker.errors import PreconditionFailed
 from leveret.broker.exchanges import ROUTERS, Binding
 from leveret.broker.exchanges.direct import DirectRouter
 from leveret.broker.exchanges.fanout import FanoutRouter

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leveret.amqp.errors import PreconditionFailed
+from leveret.broker.errors import PreconditionFailed
 from leveret.broker.groups import settings as group_settings
 from leveret.broker.groups.settings import BadSetting, Settings
 

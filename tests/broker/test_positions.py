@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from leveret.amqp.errors import PreconditionFailed
 from leveret.amqp.tables import Timestamp, Value
+from leveret.broker.errors import PreconditionFailed
 from leveret.broker.streams.positions import Position, of_consumer, parse
 
 HOUR_US = 3_600_000_000

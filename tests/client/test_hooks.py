@@ -7,9 +7,10 @@ import pytest
 
 from leveret.amqp.tables import Value
 from leveret.client import App, Delivery, Queue, Retry, Topology
+from leveret.client.callbacks import call_back
 from leveret.client.connection import Connection
 from leveret.client.errors import ClientError
-from leveret.client.hooks import Hooks, notice, tell
+from leveret.client.hooks import Hooks, notice
 from leveret.client.publisher import Publisher
 from leveret.client.receipt import Receipt
 from leveret.testing.broker import Broker
@@ -183,8 +184,8 @@ def test_a_hook_that_raises_around_a_handler_keeps_no_message_from_it(leveret_br
 
 def test_what_is_told_is_told_even_to_those_who_raise(caplog: pytest.LogCaptureFixture) -> None:
     heard: list[int] = []
-    tell(heard.append, 1)
-    tell(Clumsy().receipt, 2)  # type: ignore[arg-type]
+    call_back(heard.append, 1)
+    call_back(Clumsy().receipt, 2)  # type: ignore[arg-type]
     assert heard == [1]
     assert "a hook failed" in caplog.text
 

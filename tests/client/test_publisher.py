@@ -8,16 +8,10 @@ import pytest
 
 from leveret.amqp.tables import Value
 from leveret.client.connection import Connection
-from leveret.client.errors import (
-    ClientError,
-    ConfirmsFailed,
-    ConfirmTimeout,
-    MessageLost,
-    MessageReturned,
-)
+from leveret.client.errors import ClientError, ConfirmTimeout
 from leveret.client.message import Message
 from leveret.client.publisher import Publisher
-from leveret.client.receipt import Receipt, Status
+from leveret.client.receipt import ConfirmsFailed, MessageLost, MessageReturned, Receipt, Status
 from leveret.testing.broker import Broker
 from tests.client.publishers import WAIT_S, bodies, declare, publish_unheard, publishing, taken
 

@@ -9,10 +9,10 @@ from pamqp import commands
 
 from leveret.broker.broker import Limits
 from leveret.client.connection import Connection
-from leveret.client.errors import ChannelClosed, ConnectionBlocked, MessageNacked
+from leveret.client.errors import ChannelClosed, ConnectionBlocked
 from leveret.client.message import Message
 from leveret.client.publisher import Publisher
-from leveret.client.receipt import Receipt, Status
+from leveret.client.receipt import MessageNacked, Receipt, Status
 from leveret.testing.broker import Broker
 from tests.amqp.session import method_of
 from tests.client.accounts import Books, drained

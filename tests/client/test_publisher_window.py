@@ -7,16 +7,10 @@ from collections.abc import AsyncIterator, Callable, Iterator
 import pytest
 
 from leveret.client.connection import Connection
-from leveret.client.errors import (
-    Closed,
-    ConnectionBlocked,
-    NotConnected,
-    PublishInterrupted,
-    WindowFull,
-)
+from leveret.client.errors import Closed, ConnectionBlocked, NotConnected, WindowFull
 from leveret.client.message import Message
 from leveret.client.publisher import Publisher
-from leveret.client.receipt import Receipt, Status
+from leveret.client.receipt import PublishInterrupted, Receipt, Status
 from leveret.testing.broker import Broker
 from tests.client.publishers import WAIT_S, bodies, publishing, publishing_to_nobody, taken
 

@@ -2,8 +2,8 @@ import asyncio
 
 import pytest
 
-from leveret.client.errors import ConfirmTimeout, MessageLost, MessageNacked, MessageReturned, PublishFailed
-from leveret.client.receipt import Receipt, Status
+from leveret.client.errors import ConfirmTimeout
+from leveret.client.receipt import MessageLost, MessageNacked, MessageReturned, PublishFailed, Receipt, Status
 
 
 def receipt(**chosen: object) -> Receipt:

@@ -9,15 +9,9 @@ from leveret.amqp.frames import BODY
 from leveret.amqp.scanner import ACK, NACK
 from leveret.client import sender as module
 from leveret.client.backoff import Backoff
-from leveret.client.errors import (
-    ChannelClosed,
-    ConnectionBlocked,
-    MessageLost,
-    MessageReturned,
-    NotConnected,
-)
+from leveret.client.errors import ChannelClosed, ConnectionBlocked, NotConnected
 from leveret.client.message import Message
-from leveret.client.receipt import Receipt, Status
+from leveret.client.receipt import MessageLost, MessageReturned, Receipt, Status
 from tests.amqp.session import frames_in, method_of
 from tests.client.scripted_broker import CUT, ScriptedPublisher, played, statuses
 from tests.processes import WAIT_S

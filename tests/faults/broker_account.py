@@ -331,7 +331,7 @@ class Account:
 
     def _arguments(self, queue: str):  # type: ignore[no-untyped-def]
         assert self.broker is not None
-        return self.broker.vhosts["/"].queues[queue].arguments
+        return self.broker.vhosts["/"].queues[queue].settings
 
 
 def bound_to(broker: Broker | None, exchange: str) -> list[str]:

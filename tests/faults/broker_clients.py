@@ -397,8 +397,9 @@ class Clients:
     def _is_held(self, client: Client, frame: Frame) -> bool:
         """Return whether a frame is a delivery that must be acked."""
         method = frame.method
-        return isinstance(method, commands.Basic.Deliver) and not (
-            client.channels[frame.channel].consumers[method.consumer_tag][1]
+        return (
+            isinstance(method, commands.Basic.Deliver)
+            and not (client.channels[frame.channel].consumers[method.consumer_tag][1])
         )
 
     def _read(self, client: Client, channel: Channel, frame: Frame, safe_look: int) -> None:  # noqa: C901  # one case each

@@ -245,13 +245,13 @@ class BulkHistory(BrokerLife):
         self.answers = Answers(self.broker)
         vhost = self.broker.vhosts["/"]
         if not vhost.queues:
-            from leveret.broker.arguments import QueueArguments
+            from leveret.broker.arguments import declared_settings
 
             table: dict[str, Any] = {**self.limits, **({"x-max-priority": 3} if self.priorities else {})}
-            arguments = QueueArguments.parse(table, queue="q", vhost="/")
+            declared = declared_settings(table, queue="q", vhost="/")
             for name in QUEUES:
                 vhost.add_queue(
-                    name, durable=True, auto_delete=False, owner=None, table=table, arguments=arguments
+                    name, durable=True, auto_delete=False, owner=None, table=table, declared=declared
                 )
         self.broker.end_turn()
         self.consumed |= self.acked - set(self._visible("q"))  # the others come again

@@ -14,7 +14,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPConnectionError, AMQPError
 
 from leveret.broker.accounts import User
-from leveret.broker.arguments import QueueArguments
+from leveret.broker.arguments import declared_settings
 from leveret.broker.definitions import PermissionRow, UserRow, VhostRow
 from leveret.broker.passwords import hash_password
 from leveret.broker.queue import Queue
@@ -116,7 +116,7 @@ class Api:
                 auto_delete=False,
                 owner=None,
                 table=arguments or {},
-                arguments=QueueArguments.parse(arguments or {}, queue=name, vhost=vhost),
+                declared=declared_settings(arguments or {}, queue=name, vhost=vhost),
             )
             if count:
                 queue.append([Message(b"", name.encode("utf-8", "surrogateescape"), b"", b"x")] * count)

@@ -5,7 +5,8 @@ import socket
 
 import pytest
 
-from leveret.amqp import errors as amqp
+from leveret.amqp.errors import InternalError
+from leveret.broker.errors import BrokerError, PreconditionFailed
 from leveret.management.errors import STATUSES, problem_of
 from leveret.storage.errors import StorageFull, StorePoisoned
 from tests.processes import WAIT_S, wait_until
@@ -71,16 +72,12 @@ def test_a_full_disk_is_told_with_its_hint(api, monkeypatch, caplog):
     assert caplog.text == ""
 
 
-def test_every_error_that_a_request_of_a_client_can_cause_has_a_status():
-    """What is left out tells of frames, contents, channels and shutdowns, which HTTP has none of."""
-    left_out = {"CONNECTION_FORCED", "FRAME_ERROR", "CHANNEL_ERROR", "UNEXPECTED_FRAME", "INTERNAL_ERROR"}
-    left_out.add("CONTENT_TOO_LARGE")
-    names = {each.name for each in subclasses(amqp.AmqpError)}
-    assert names == set(STATUSES) | left_out
+def test_every_error_of_the_broker_has_a_status():
+    assert set(STATUSES) == set(BrokerError.__subclasses__())
 
 
-def test_the_sentence_of_an_amqp_error_is_told_without_its_name():
-    problem = problem_of(amqp.PreconditionFailed("queue 'q' in vhost '/' in use"))
+def test_the_sentence_of_an_error_is_told():
+    problem = problem_of(PreconditionFailed("queue 'q' in vhost '/' in use"))
     assert (problem.status_code, problem.word) == (400, "bad_request")
     assert problem.detail == "queue 'q' in vhost '/' in use"
 
@@ -91,7 +88,7 @@ def test_a_store_that_can_promise_nothing_is_unavailable():
 
 @pytest.mark.parametrize(
     "error",
-    [ValueError("x"), OSError(5, "x"), AttributeError("x", name="NOT_FOUND"), amqp.InternalError("x")],
+    [ValueError("x"), OSError(5, "x"), AttributeError("x", name="NOT_FOUND"), InternalError("x")],
 )
 def test_other_errors_are_not_translated(error):
     assert problem_of(error) is None
@@ -127,10 +124,3 @@ def test_a_client_that_leaves_in_the_middle_of_a_body_leaves_nothing_in_the_log(
     wait_until(lambda: not api.listener.connections, "the broker has seen the end")
     assert api.get("/health").status == 200
     assert caplog.text == ""
-
-
-def subclasses(kind):
-    for each in kind.__subclasses__():
-        yield each
-        yield from subclasses(each)
-    yield kind

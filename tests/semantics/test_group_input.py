@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pamqp import commands
 
-from leveret.amqp.errors import PreconditionFailed
 from leveret.broker.definitions import PermissionRow
+from leveret.broker.errors import PreconditionFailed
 from leveret.testing.broker import Broker
 from tests.semantics.client import Channel, ClosedByBroker
 from tests.semantics.grouping import (

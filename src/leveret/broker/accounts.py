@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from leveret.amqp.errors import AccessRefused
 from leveret.broker.definitions import PermissionRow, UserRow
+from leveret.broker.errors import AccessRefused
 from leveret.broker.patterns import matches
 
 _DEFAULT_EXCHANGE = "amq.default"

@@ -13,11 +13,11 @@ import re
 from collections.abc import Collection
 from typing import Final
 
-from leveret.amqp.errors import NotFound, PreconditionFailed
 from leveret.broker import patterns, revocation
 from leveret.broker.accounts import ADMINISTRATOR, Permissions, User
 from leveret.broker.broker import Broker
 from leveret.broker.definitions import Change, PermissionRow, UserRow
+from leveret.broker.errors import NotFound, PreconditionFailed
 
 RIGHTS: Final = ("configure", "write", "read")
 _TAG: Final = re.compile(r"[^\s,]+")

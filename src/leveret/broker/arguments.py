@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from leveret.amqp.errors import PreconditionFailed
 from leveret.amqp.tables import Value
 from leveret.broker.checks import (
     Check,
@@ -35,13 +33,13 @@ from leveret.broker.checks import (
     queue_version,
     wrong_expiry,
 )
+from leveret.broker.errors import PreconditionFailed
+from leveret.broker.queue_settings import DEFAULT_DEDUP_WINDOW, DEFAULT_RETRY_MULTIPLIER, QueueSettings
 from leveret.broker.terms import are_identical, as_term, as_text, quoted, type_name
 
 OVERFLOWS: Final = ("drop-head", "reject-publish", "reject-publish-dlx")
 TIMEOUT_ACTIONS: Final = ("cancel", "retry", "dead-letter")
 QUEUE_TYPES: Final = ("classic", "quorum", "stream")
-DEFAULT_RETRY_MULTIPLIER: Final = 2.0
-DEFAULT_DEDUP_WINDOW: Final = 100_000
 SEGMENT_BYTES_MAX: Final = 3_000_000_000
 
 _T = TypeVar("_T")
@@ -180,79 +178,48 @@ def _get(table: Table, argument: str, type_: type[_T]) -> _T | None:
 # --- queues ----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class QueueArguments:
-    """What a queue was declared with.
+def declared_settings(table: Table, *, queue: str, vhost: str) -> QueueSettings:
+    """Return what the arguments of a `queue.declare` say, the defaults where they say nothing.
 
-    >>> QueueArguments.parse({"x-message-ttl": 60_000}, queue="q", vhost="/").message_ttl_ms
+    Raises `PreconditionFailed` for the first argument that RabbitMQ would complain about.
+
+    >>> declared_settings({"x-message-ttl": 60_000}, queue="q", vhost="/").message_ttl_ms
     60000
-    >>> QueueArguments.parse({"x-message-ttl": "soon"}, queue="q", vhost="/")
+    >>> declared_settings({"x-message-ttl": "soon"}, queue="q", vhost="/")
     Traceback (most recent call last):
-    leveret.amqp.errors.PreconditionFailed: invalid arg 'x-message-ttl' for queue 'q' in vhost '/': \
+    leveret.broker.errors.PreconditionFailed: invalid arg 'x-message-ttl' for queue 'q' in vhost '/': \
 "expected integer, got longstr"
     """
-
-    message_ttl_ms: int | None = None
-    expires_ms: int | None = None
-    max_length: int | None = None
-    max_length_bytes: int | None = None
-    overflow: str = "drop-head"
-    dead_letter_exchange: str | None = None
-    dead_letter_routing_key: str | None = None
-    max_priority: int = 0
-    """0: the queue has no priorities."""
-    single_active_consumer: bool = False
-    queue_type: str = "classic"
-    delivery_limit: int | None = None
-    consumer_timeout_ms: int | None = None
-    consumer_timeout_action: str = "cancel"
-    retry_delay_ms: int | None = None
-    retry_multiplier: float = DEFAULT_RETRY_MULTIPLIER
-    retry_delay_max_ms: int | None = None
-    kept_bytes: int | None = None
-    """What a stream keeps at most."""
-    max_age_us: int | None = None
-    segment_bytes: int | None = None
-    dedup: bool = False
-    dedup_window: int = DEFAULT_DEDUP_WINDOW
-    audit_us: int = 0
-    """How long the account of a message is kept after it is settled; 0: no longer than is needed."""
-    audit_bodies: bool = False
-    """Whether the message itself is kept as long."""
-
-    @classmethod
-    def parse(cls, table: Table, *, queue: str, vhost: str) -> QueueArguments:
-        """Raises `PreconditionFailed` for the first argument that RabbitMQ would complain about."""
-        if not table:
-            return cls()
-        check_queue_arguments(table, queue=queue, vhost=vhost)
-        factor = table.get("x-retry-multiplier")
-        streams = _queue_type(table) == "stream"
-        return cls(
-            message_ttl_ms=_get(table, "x-message-ttl", int),
-            expires_ms=_get(table, "x-expires", int),
-            max_length=_get(table, "x-max-length", int),
-            max_length_bytes=None if streams else _get(table, "x-max-length-bytes", int),
-            kept_bytes=_get(table, "x-max-length-bytes", int) if streams else None,
-            overflow=_get(table, "x-overflow", str) or "drop-head",
-            dead_letter_exchange=_get(table, "x-dead-letter-exchange", str),
-            dead_letter_routing_key=_get(table, "x-dead-letter-routing-key", str),
-            max_priority=_get(table, "x-max-priority", int) or 0,
-            single_active_consumer=_get(table, "x-single-active-consumer", bool) or False,
-            queue_type=_queue_type(table),
-            delivery_limit=_get(table, "x-delivery-limit", int),
-            consumer_timeout_ms=_get(table, "x-consumer-timeout", int),
-            consumer_timeout_action=_get(table, "x-consumer-timeout-action", str) or "cancel",
-            retry_delay_ms=_get(table, "x-retry-delay-ms", int),
-            retry_multiplier=DEFAULT_RETRY_MULTIPLIER if factor is None else float(number(factor)),
-            retry_delay_max_ms=_get(table, "x-retry-delay-max-ms", int),
-            max_age_us=None if table.get("x-max-age") is None else duration_us(table["x-max-age"]),
-            segment_bytes=_get(table, "x-stream-max-segment-size-bytes", int),
-            dedup=_get(table, "x-dedup", bool) or False,
-            dedup_window=_get(table, "x-dedup-window", int) or DEFAULT_DEDUP_WINDOW,
-            audit_us=1000 * (_get(table, "x-audit-window", int) or 0),
-            audit_bodies=_get(table, "x-audit-bodies", bool) or False,
-        )
+    if not table:
+        return QueueSettings()
+    check_queue_arguments(table, queue=queue, vhost=vhost)
+    factor = table.get("x-retry-multiplier")
+    streams = _queue_type(table) == "stream"
+    return QueueSettings(
+        message_ttl_ms=_get(table, "x-message-ttl", int),
+        expires_ms=_get(table, "x-expires", int),
+        max_length=_get(table, "x-max-length", int),
+        max_length_bytes=None if streams else _get(table, "x-max-length-bytes", int),
+        kept_bytes=_get(table, "x-max-length-bytes", int) if streams else None,
+        overflow=_get(table, "x-overflow", str) or "drop-head",
+        dead_letter_exchange=_get(table, "x-dead-letter-exchange", str),
+        dead_letter_routing_key=_get(table, "x-dead-letter-routing-key", str),
+        max_priority=_get(table, "x-max-priority", int) or 0,
+        single_active_consumer=_get(table, "x-single-active-consumer", bool) or False,
+        queue_type=_queue_type(table),
+        delivery_limit=_get(table, "x-delivery-limit", int),
+        consumer_timeout_ms=_get(table, "x-consumer-timeout", int),
+        consumer_timeout_action=_get(table, "x-consumer-timeout-action", str) or "cancel",
+        retry_delay_ms=_get(table, "x-retry-delay-ms", int),
+        retry_multiplier=DEFAULT_RETRY_MULTIPLIER if factor is None else float(number(factor)),
+        retry_delay_max_ms=_get(table, "x-retry-delay-max-ms", int),
+        max_age_us=None if table.get("x-max-age") is None else duration_us(table["x-max-age"]),
+        segment_bytes=_get(table, "x-stream-max-segment-size-bytes", int),
+        dedup=_get(table, "x-dedup", bool) or False,
+        dedup_window=_get(table, "x-dedup-window", int) or DEFAULT_DEDUP_WINDOW,
+        audit_us=1000 * (_get(table, "x-audit-window", int) or 0),
+        audit_bodies=_get(table, "x-audit-bodies", bool) or False,
+    )
 
 
 def check_queue_arguments(table: Table, *, queue: str, vhost: str) -> None:
@@ -285,9 +252,9 @@ def check_lasting(*, queue: str, vhost: str, durable: bool, exclusive: bool, aut
             raise PreconditionFailed(f"invalid property '{name}' for queue '{queue}' in vhost '{vhost}'")
 
 
-def check_segment_bytes(arguments: QueueArguments) -> None:
+def check_segment_bytes(settings: QueueSettings) -> None:
     """RabbitMQ looks at this last, with a text of its own."""
-    if arguments.segment_bytes is not None and arguments.segment_bytes > SEGMENT_BYTES_MAX:
+    if settings.segment_bytes is not None and settings.segment_bytes > SEGMENT_BYTES_MAX:
         raise PreconditionFailed("Exceeded max value for x-stream-max-segment-size-bytes")
 
 
@@ -311,7 +278,7 @@ def check_same(argument: str, current: Value, given: Value, *, kind: str, name: 
 
     >>> check_same("durable", False, True, kind="queue", name="q", vhost="/")
     Traceback (most recent call last):
-    leveret.amqp.errors.PreconditionFailed: inequivalent arg 'durable' for queue 'q' in vhost '/': \
+    leveret.broker.errors.PreconditionFailed: inequivalent arg 'durable' for queue 'q' in vhost '/': \
 received 'true' but current is 'false'
     """
     if not are_identical(current, given):

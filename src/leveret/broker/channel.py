@@ -197,8 +197,10 @@ class Channel:
         found = self.getters.get(queue)
         if found is None:
             self.getters = {each: getter for each, getter in self.getters.items() if not each.deleted}
-            timeout_us = deadlines.timeout_us(self.broker, queue, None)
+            timeout_us = deadlines.timeout_us(queue, None)
             found = self.getters[queue] = Consumer(self, queue, "", timeout_us=timeout_us)
+        elif found.timeout_us != (timeout_us := deadlines.timeout_us(queue, None)):
+            deadlines.allow(found, timeout_us)
         return found
 
     def take_back(self, source: Source, tags: Sequence[Range]) -> list[Run[Consumer]]:

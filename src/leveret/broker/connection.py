@@ -2,8 +2,8 @@
 
 Events of the scanner come in with `receive`, bytes to be written are collected in `out` until the shell takes
 them. How it comes about is in `handshake`; what is asked for on a channel is left to `methods/`, `publishing`
-and `settling`. The rule: an `AmqpError` is caught here and nowhere else; it closes the channel it happened
-on, or the connection.
+and `settling`. The rule: a `BrokerError` or an `AmqpError` is caught here; it closes the channel it
+happened on, or the connection.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ from leveret.amqp.scanner import PUBLISH, Scanner
 from leveret.amqp.tables import Value
 from leveret.broker import handshake, publishing, requeue, settling
 from leveret.broker.accounts import User
+from leveret.broker.amqp_errors import as_amqp
 from leveret.broker.channel import DELIVER_BYTES_MAX, Channel
+from leveret.broker.errors import BrokerError
 from leveret.broker.handshake import HungUp, State
 from leveret.broker.logins import Origin
 from leveret.broker.methods import HANDLERS
@@ -210,7 +212,7 @@ class Connection:
                 self._handle(event)
             except HungUp:
                 self.lost()
-            except AmqpError as error:
+            except (AmqpError, BrokerError) as error:
                 self._fail(channel, error, event)
             except StorageError as error:
                 self._fail(channel, InternalError(error.message), event)
@@ -377,7 +379,7 @@ class Connection:
         channel.close()
         return channel
 
-    def fail_channel(self, channel: Channel, error: ChannelException) -> None:
+    def fail_channel(self, channel: Channel, error: BrokerError) -> None:
         """Closes a channel for a reason that no frame of the client gave."""
         if self.channels.get(channel.number) is channel:
             self._fail(channel.number, error, None)
@@ -389,7 +391,8 @@ class Connection:
 
     # errors
 
-    def _fail(self, number: int, error: AmqpError, event: Event | None) -> None:
+    def _fail(self, number: int, failure: AmqpError | BrokerError, event: Event | None) -> None:
+        error = as_amqp(failure) if isinstance(failure, BrokerError) else failure
         class_id, method_id = error.method or (0, 0)
         if event is not None and error.method == (0, 0):
             class_id, method_id = _method_ids(event)

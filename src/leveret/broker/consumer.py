@@ -10,8 +10,8 @@ from collections import OrderedDict, deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from leveret.amqp.errors import AccessRefused
 from leveret.amqp.names import to_bytes
+from leveret.broker.errors import AccessRefused
 
 if TYPE_CHECKING:
     from leveret.broker.channel import Channel
@@ -29,6 +29,7 @@ class Consumer:
         "blocked",
         "channel",
         "exclusive",
+        "has_own_timeout",
         "label",
         "marks_begun",
         "no_ack",
@@ -54,6 +55,7 @@ class Consumer:
         prefetch: int = 0,
         priority: int = 0,
         timeout_us: int = 0,
+        has_own_timeout: bool = False,
         marks_begun: bool = False,
         account: Consumer | None = None,
     ) -> None:
@@ -71,6 +73,8 @@ class Consumer:
         self.priority = priority
         self.timeout_us = timeout_us
         """How long a delivery may stay unsettled; 0 for ever."""
+        self.has_own_timeout = has_own_timeout
+        """Whether the timeout is the consumer's own and not that of its queue."""
         self.waited: deque[Waited] = deque()
         """What was delivered when, oldest first: see `deadlines`."""
         self.waited_max = 0

@@ -105,7 +105,7 @@ def _bury(
 
 def bury_new(queue: Queue, messages: Sequence[Message], reason: Reason) -> None:
     """Dead letters of messages that the queue did not even take in (`reject-publish-dlx`)."""
-    if queue.arguments.dead_letter_exchange is None:
+    if queue.settings.dead_letter_exchange is None:
         return
     now_us = queue.broker.now_us()
     for message in messages:
@@ -116,12 +116,12 @@ def bury_new(queue: Queue, messages: Sequence[Message], reason: Reason) -> None:
 
 def route(queue: Queue, record: Record, reason: Reason) -> list[tuple[Queue, Message]]:
     """Where a queue's dead letter goes, and as what; nowhere without an exchange, and not in a circle."""
-    assert queue.arguments.dead_letter_exchange is not None
-    exchange = queue.vhost.exchanges.get(queue.arguments.dead_letter_exchange)
+    assert queue.settings.dead_letter_exchange is not None
+    exchange = queue.vhost.exchanges.get(queue.settings.dead_letter_exchange)
     if exchange is None:
         return []
     own_key = to_text(record.routing_key)
-    new_key = queue.arguments.dead_letter_routing_key
+    new_key = queue.settings.dead_letter_routing_key
     keys = [own_key, *deaths.carbon_copies(headers_of(record.header))] if new_key is None else [new_key]
     header = deaths.bury(
         record.header,

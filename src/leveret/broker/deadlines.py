@@ -16,13 +16,12 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from leveret.amqp.errors import PreconditionFailed
+from leveret.broker.errors import PreconditionFailed
 from leveret.broker.ranges import joined
 from leveret.broker.unacked import Run
 from leveret.storage.offsets import Range
 
 if TYPE_CHECKING:
-    from leveret.broker.broker import Broker
     from leveret.broker.channel import Channel
     from leveret.broker.consumer import Consumer
     from leveret.broker.queue import Queue
@@ -51,12 +50,11 @@ class Waited:
         return True
 
 
-def timeout_us(broker: Broker, queue: Queue, own_ms: int | None) -> int:
-    """How long a delivery may take: as the consumer says, else the queue, else the broker."""
-    for each_ms in (own_ms, queue.arguments.consumer_timeout_ms):
-        if each_ms is not None:
-            return 1000 * each_ms
-    return 1000 * broker.limits.consumer_timeout_ms
+def timeout_us(queue: Queue, own_ms: int | None) -> int:
+    """Return how long a delivery may take: as the consumer says, else as the queue's settings do."""
+    timeout_ms = queue.settings.consumer_timeout_ms if own_ms is None else own_ms
+    assert timeout_ms is not None, "effective settings have a timeout"
+    return 1000 * timeout_ms
 
 
 def watch(consumer: Consumer, first_tag: int, count: int) -> None:

@@ -29,7 +29,7 @@ _AT_ONCE = 1024
 
 def due_us(queue: Queue, record: Record) -> int | None:
     """When a message expires; None if never."""
-    ttl_ms = queue.arguments.message_ttl_ms
+    ttl_ms = queue.settings.message_ttl_ms
     if record.flags & EXPIRES:
         own = properties.peek(record.header).expiration
         own_ms = parse_expiration(own) if own is not None else None
@@ -50,7 +50,7 @@ def drop_expired(queue: Queue, *, before_us: int) -> None:
             queue.broker.timers.cancel((queue, "expiry"))
             if not queue.progress.ready:
                 elsewhere = bool(queue.progress.in_flight or queue.delayed)
-                queue.may_expire = queue.arguments.message_ttl_ms is not None or elsewhere
+                queue.may_expire = queue.settings.message_ttl_ms is not None or elsewhere
             return
         expired = []
         for record in records:
@@ -69,7 +69,7 @@ def drop_expired(queue: Queue, *, before_us: int) -> None:
 
 def is_possible(queue: Queue, count: int) -> bool:
     """Whether one of the next so many messages may expire, ever."""
-    if not queue.may_expire or queue.arguments.message_ttl_ms is not None:
+    if not queue.may_expire or queue.settings.message_ttl_ms is not None:
         return queue.may_expire
     return bool(queue.log.flags(_first(queue, count)).translate(None, UNLIMITED))
 
@@ -91,7 +91,7 @@ def bury_expired(queue: Queue, records: list[Record], *, before_us: int) -> list
 
 def restart_disuse(queue: Queue) -> None:
     """A queue with `x-expires` was used just now: its time begins again."""
-    expires_ms = queue.arguments.expires_ms
+    expires_ms = queue.settings.expires_ms
     if expires_ms is None:
         return
     if queue.consumers:

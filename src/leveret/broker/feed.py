@@ -60,14 +60,17 @@ class Source:
 
     prioritised = False
     """Whether offsets may be handed out in another order than their own."""
-    timeout_action = "retry"
-    """What becomes of a delivery whose deadline has passed."""
 
     def __init__(self, broker: Broker, vhost: VirtualHost, name: str) -> None:
         self.broker = broker
         self.vhost = vhost
         self.name = name
         self.deleted = False
+
+    @property
+    def timeout_action(self) -> str:
+        """What becomes of a delivery whose deadline has passed."""
+        return "retry"
 
     def run(self) -> None:
         """Lets messages move as far as they can now."""
@@ -139,8 +142,6 @@ class Source:
 class Feed(Source):
     """`feed.take(...)`, `feed.ack(...)`; deliveries happen in `run`, when something has changed."""
 
-    delivery_limit: int | None = None
-    """How often a message may come back."""
     lost_reason = b"its consumer was lost"
     """Why a message came back that a consumer had begun with, and said no more about."""
 
@@ -168,6 +169,11 @@ class Feed(Source):
         return len(self.progress.delayed)
 
     # what they differ in
+
+    @property
+    def delivery_limit(self) -> int | None:
+        """How often a message may come back; None for no limit."""
+        return None
 
     @property
     def delays_returns(self) -> bool:

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 
-from leveret.amqp.errors import AccessRefused, PreconditionFailed
 from leveret.broker import expiry, ownership, sidelogs, weighing
 from leveret.broker.accounts import User
+from leveret.broker.errors import AccessRefused, PreconditionFailed
 from leveret.broker.notes import Notes
 from leveret.broker.strays import hold_again
 from leveret.storage.errors import StorageError
@@ -390,7 +390,7 @@ class Leases:
         queue = self.queue
         if queue.consumers.exclusive is not None:
             raise AccessRefused(f"{queue} in exclusive use")
-        if queue.arguments.single_active_consumer and queue.consumers:
+        if queue.settings.single_active_consumer and queue.consumers:
             raise AccessRefused(f"{queue} has a single active consumer, and a query would be a second one")
 
     def _take(self, query: Query, max_messages: int | None, max_bytes: int | None) -> list[Range]:

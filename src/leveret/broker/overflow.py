@@ -32,7 +32,7 @@ _READ_BYTES = 8 << 20
 
 def refuses(queue: Queue) -> bool:
     """Whether the queue refuses publishes when it is full."""
-    return queue.limited and queue.arguments.overflow != "drop-head"
+    return queue.settings.refuses_publishes
 
 
 def admit(queue: Queue, messages: Sequence[Message], channel: Channel) -> set[int]:
@@ -50,7 +50,7 @@ def admit(queue: Queue, messages: Sequence[Message], channel: Channel) -> set[in
         if count:
             queue.broker.append_at_once(queue, messages[position : position + count], channel)
             position += count
-        elif queue.arguments.max_length_bytes is None:
+        elif queue.settings.max_length_bytes is None:
             rest = {at for at in range(position, len(messages)) if not queue.knows(messages[at])}
             queue.broker.counters.deduplicated += len(messages) - position - len(rest)
             return refused | rest
@@ -62,7 +62,7 @@ def admit(queue: Queue, messages: Sequence[Message], channel: Channel) -> set[in
 
 def has_room(queue: Queue, count: int, size_bytes: int) -> bool:
     """Whether one that refuses takes so many messages at once, with bodies of this size."""
-    limit, limit_bytes = queue.arguments.max_length, queue.arguments.max_length_bytes
+    limit, limit_bytes = queue.settings.max_length, queue.settings.max_length_bytes
     if limit is not None and queue.ready + count > limit:
         return False
     return limit_bytes is None or queue.waiting_bytes + size_bytes <= limit_bytes
@@ -88,7 +88,7 @@ def more_came(queue: Queue, messages: Sequence[Message]) -> None:
 
 def raise_share(queue: Queue, messages: Sequence[Message]) -> None:
     """Let the turn drop so many messages more: a method must not see what these are too much."""
-    if queue.limited:
+    if queue.settings.is_limited:
         queue.trim_left += _cost(len(messages), sum(len(message.body) for message in messages))
 
 
@@ -123,7 +123,7 @@ def count_waiting_bytes(queue: Queue) -> int:
 
 def _room(queue: Queue, message: Message) -> int:
     """How many messages can be appended now, beginning with this one; where bytes count, one at a time."""
-    limit, limit_bytes = queue.arguments.max_length, queue.arguments.max_length_bytes
+    limit, limit_bytes = queue.settings.max_length, queue.settings.max_length_bytes
     room = max(0, limit - queue.ready) if limit is not None else _AT_ONCE
     if limit_bytes is None:
         return room
@@ -132,9 +132,9 @@ def _room(queue: Queue, message: Message) -> int:
 
 def _excess(queue: Queue) -> tuple[int, int]:
     """How many messages, and how many bytes, are too much, and can be dropped."""
-    if not queue.ready or queue.arguments.overflow != "drop-head":
+    if not queue.ready or queue.settings.overflow != "drop-head":
         return 0, 0
-    limit, limit_bytes = queue.arguments.max_length, queue.arguments.max_length_bytes
+    limit, limit_bytes = queue.settings.max_length, queue.settings.max_length_bytes
     count = 0 if limit is None else queue.ready - limit
     size_bytes = 0 if limit_bytes is None else queue.waiting_bytes - limit_bytes
     return max(0, count), max(0, size_bytes)

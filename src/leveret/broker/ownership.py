@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from leveret.amqp.errors import AccessRefused
 from leveret.amqp.names import to_bytes
 from leveret.broker.accounts import ADMINISTRATOR, User
+from leveret.broker.errors import AccessRefused
 
 QUERY: Final = "query"
 SINK: Final = "sink"

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import re2
 
-from leveret.amqp.errors import PreconditionFailed
 from leveret.amqp.names import to_bytes
+from leveret.broker.errors import PreconditionFailed
 
 _NAME_MAX: Final = 255
 """Nothing in AMQP has a longer name (short strings, section 4.2.5.3)."""

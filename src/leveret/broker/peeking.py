@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from leveret.amqp.errors import PreconditionFailed
 from leveret.broker import expiry, weighing
+from leveret.broker.errors import PreconditionFailed
 from leveret.broker.feed import TURN_BYTES
 from leveret.broker.read_only import ReadOnlySource
 from leveret.storage.offsets import Range

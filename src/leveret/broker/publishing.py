@@ -24,6 +24,7 @@ from leveret.broker import deadletters, overflow, replyto, requeue, sequences
 from leveret.broker.accounts import User
 from leveret.broker.arguments import parse_expiration
 from leveret.broker.deaths import Reason
+from leveret.broker.errors import BrokerError
 from leveret.broker.exchange import Exchange
 from leveret.broker.flags import EXPIRES
 from leveret.broker.queue import Queue
@@ -79,7 +80,7 @@ def publish(channel: Channel, method: bytes, contents: list[tuple[bytes, bytes]]
             if meaning is None:
                 try:
                     meaning = look_at(seen, header)
-                except AmqpError:
+                except (AmqpError, BrokerError):
                     _accept(channel, route, messages, persistent=bool(all_flags & PERSISTENT))
                     raise
             if meaning == SPECIAL:
@@ -285,7 +286,7 @@ def _offer(channel: Channel, route: Route, messages: Sequence[Message]) -> None:
                 continue
             by_this = overflow.admit(queue, messages, channel)
             refused |= by_this
-            if by_this and queue.arguments.overflow == "reject-publish-dlx":
+            if by_this and queue.settings.overflow == "reject-publish-dlx":
                 deadletters.bury_new(queue, [messages[each] for each in sorted(by_this)], Reason.MAXLEN)
         reason = "a queue is full (reject-publish)"
     except WriteFailed as error:

@@ -10,18 +10,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from leveret.amqp.errors import AccessRefused, ResourceLocked
 from leveret.amqp.properties import with_headers
 from leveret.amqp.tables import Value
-from leveret.broker import deadletters, expiry, overflow, weighing
-from leveret.broker.arguments import QueueArguments
+from leveret.broker import deadletters, deadlines, expiry, overflow, weighing
 from leveret.broker.auditing import Trail
 from leveret.broker.consumer import Consumer, Consumers
 from leveret.broker.deaths import Reason
 from leveret.broker.dedup import Dedup
+from leveret.broker.errors import AccessRefused, Locked
 from leveret.broker.feed import Feed
 from leveret.broker.flags import UNLIMITED
 from leveret.broker.leases import Leases
+from leveret.broker.queue_settings import QueueSettings, effective
 from leveret.broker.ranges import joined, ranges_of
 from leveret.storage.cursor import Cursor
 from leveret.storage.journal import Outcome
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
 LOOKED_AT_BYTES = 64 << 20
 """So much is read at most of what a lease is to hold, where messages must be looked at."""
-_RETRY_WITHOUT_DELAY_MS = 10_000
-"""How long a timed-out delivery waits to be retried where the queue says no delay: RocketMQ's level 3."""
 
 
 class Queue(Feed):
@@ -55,16 +53,17 @@ class Queue(Feed):
         name: str,
         *,
         cursor: Cursor,
-        arguments: QueueArguments,
+        declared: QueueSettings,
         table: dict[str, Value],
         durable: bool = False,
         auto_delete: bool = False,
         owner: Connection | None = None,
         dedup: Dedup | None = None,
     ) -> None:
-        consumers = Consumers(single_active=arguments.single_active_consumer)
+        consumers = Consumers(single_active=declared.single_active_consumer)
         super().__init__(broker, vhost, name, cursor=cursor, consumers=consumers)
-        self.arguments = arguments
+        self.settings = effective(declared, consumer_timeout_ms=broker.limits.consumer_timeout_ms)
+        """What holds at present: see `change_settings`."""
         self.table = table
         """The arguments as declared."""
         self.durable = durable
@@ -74,20 +73,17 @@ class Queue(Feed):
         self.dedup = dedup
         """What it remembers of publishes, where it stores each once."""
         self.confirms_synced = self.confirms_synced or dedup is not None
-        self.trail = Trail(cursor) if arguments.audit_us and durable else None
+        self.trail = Trail(cursor) if declared.audit_us and durable else None
         """What it writes down for the audit."""
         self.leases: Leases | None = None
         self.peeks: dict[Peek, None] = {}
         """Those who only look at it, in the order in which they came."""
-        self.prioritised = arguments.max_priority > 0
-        self.timeout_action = arguments.consumer_timeout_action
-        self.delivery_limit = arguments.delivery_limit
+        self.prioritised = declared.max_priority > 0
         self.defined = 0
         """The number of the definition change that must be committed before its declaration is answered."""
         there = self.ready or self.delayed or self.progress.in_flight
-        self.may_expire = arguments.message_ttl_ms is not None or bool(there)
-        self.limited = arguments.max_length is not None or arguments.max_length_bytes is not None
-        if arguments.max_length_bytes is not None:
+        self.may_expire = declared.message_ttl_ms is not None or bool(there)
+        if declared.max_length_bytes is not None:
             self.waiting_bytes = overflow.count_waiting_bytes(self)
         self.trim_left = overflow.TURN_MESSAGES_MAX
         """How many may still be dropped from its head in this turn."""
@@ -97,6 +93,35 @@ class Queue(Feed):
 
     def __str__(self) -> str:
         return f"queue '{self.name}' in vhost '{self.vhost.name}'"
+
+    # settings
+
+    @property
+    def timeout_action(self) -> str:
+        return self.settings.consumer_timeout_action
+
+    @property
+    def delivery_limit(self) -> int | None:
+        return self.settings.delivery_limit
+
+    def change_settings(self, declared: QueueSettings) -> None:
+        """Put other settings in force: for what is in the queue, what is in flight, and what comes."""
+        before = self.settings
+        settings = effective(declared, consumer_timeout_ms=self.broker.limits.consumer_timeout_ms)
+        assert settings.fixed() == before.fixed(), "these are of the queue as long as it exists"
+        self.settings = settings
+        self.vhost.version += 1  # routes know whether a queue may refuse publishes
+        if before.max_length_bytes is None and settings.max_length_bytes is not None:
+            self.waiting_bytes = overflow.count_waiting_bytes(self)
+        self.may_expire = self.may_expire or settings.message_ttl_ms is not None
+        if settings.expires_ms != before.expires_ms:
+            self.broker.timers.cancel((self, "disuse"))
+            expiry.restart_disuse(self)
+        if settings.consumer_timeout_ms != before.consumer_timeout_ms:
+            for consumer in self.consumers:
+                if not consumer.has_own_timeout:
+                    deadlines.allow(consumer, deadlines.timeout_us(self, None))
+        self.wake()
 
     # what it holds
 
@@ -130,8 +155,8 @@ class Queue(Feed):
         if self.owner is not None and self.owner is not connection:
             raise self.locked()
 
-    def locked(self) -> ResourceLocked:
-        return ResourceLocked(
+    def locked(self) -> Locked:
+        return Locked(
             f"cannot obtain exclusive access to locked {self}. It could be originally declared on another "
             "connection or the exclusive property value does not match that of the original declaration."
         )
@@ -156,9 +181,9 @@ class Queue(Feed):
         self.note_arrival(messages)
         if not self.may_expire:
             self.may_expire = bool(flags_of(messages).translate(None, UNLIMITED))
-        if self.arguments.max_length_bytes is not None:
+        if self.settings.max_length_bytes is not None:
             self.waiting_bytes += sum(len(message.body) for message in messages)
-        if self.limited:
+        if self.settings.is_limited:
             overflow.more_came(self, messages)
         self.wake()
 
@@ -180,7 +205,7 @@ class Queue(Feed):
         return self.dedup is not None and self.dedup.knows(message)
 
     def counted_bytes(self, ranges: Sequence[Range]) -> int:
-        return overflow.body_bytes(self, ranges) if self.arguments.max_length_bytes is not None else 0
+        return overflow.body_bytes(self, ranges) if self.settings.max_length_bytes is not None else 0
 
     # out
 
@@ -194,7 +219,7 @@ class Queue(Feed):
             peek.run()
         if self.may_expire:
             expiry.drop_expired(self, before_us=self.broker.now_us() + 1)
-        if self.limited:
+        if self.settings.is_limited:
             if overflow.trim(self) and self.may_expire:
                 expiry.drop_expired(self, before_us=self.broker.now_us() + 1)  # there is a new head
             overflow.leave_rest(self)
@@ -212,8 +237,8 @@ class Queue(Feed):
         Bodies are looked at only where a rule of the queue asks for it, and then they are fewer: it is done
         while everybody waits.
         """
-        limited = self.arguments.max_length_bytes is not None
-        worn_out = self.arguments.delivery_limit is not None and bool(self.progress.counts)
+        limited = self.settings.max_length_bytes is not None
+        worn_out = self.settings.delivery_limit is not None and bool(self.progress.counts)
         if not (limited or worn_out or expiry.is_possible(self, count)):
             return joined(self.cursor.lease(count, who=who))
         count = weighing.within(self.log, self.progress.ready_ranges(), count, LOOKED_AT_BYTES)
@@ -232,11 +257,11 @@ class Queue(Feed):
 
     def returned(self, size_bytes: int) -> None:
         super().returned(size_bytes)
-        if self.limited:  # it may be too much; nobody is served before that is seen
+        if self.settings.is_limited:  # it may be too much; nobody is served before that is seen
             overflow.trim(self)
 
     def _alive(self, records: list[Record]) -> list[Record]:
-        if self.arguments.max_length_bytes is not None:
+        if self.settings.max_length_bytes is not None:
             self.waiting_bytes -= sum(len(record.body) for record in records)
         if self.may_expire:
             records = expiry.bury_expired(self, records, before_us=self.broker.turn_us)
@@ -253,13 +278,13 @@ class Queue(Feed):
 
     @property
     def delays_returns(self) -> bool:
-        return self.arguments.retry_delay_ms is not None
+        return self.settings.retry_delay_ms is not None
 
     def retry_delay_ms(self, returns: int) -> int:
-        return retry_delay_ms(self.arguments, returns)
+        return self.settings.retry_delay_after(returns)
 
     def has_letters(self) -> bool:
-        return self.arguments.dead_letter_exchange is not None
+        return self.settings.dead_letter_exchange is not None
 
     def letters(
         self, record: Record, reason: Reason, *, why: bytes, tried: bool
@@ -296,18 +321,3 @@ class Queue(Feed):
         self.wake()
         if self.auto_delete and not self.consumers and not self.is_held:
             self.vhost.delete_queue(self)
-
-
-def retry_delay_ms(arguments: QueueArguments, returns: int) -> int:
-    """The delay after so many earlier returns.
-
-    >>> arguments = QueueArguments(retry_delay_ms=100, retry_multiplier=2.0, retry_delay_max_ms=500)
-    >>> [retry_delay_ms(arguments, n) for n in range(5)]
-    [100, 200, 400, 500, 500]
-    """
-    first = arguments.retry_delay_ms if arguments.retry_delay_ms is not None else _RETRY_WITHOUT_DELAY_MS
-    most = arguments.retry_delay_max_ms if arguments.retry_delay_max_ms is not None else 1 << 40
-    try:
-        return int(min(first * arguments.retry_multiplier**returns, most))
-    except OverflowError:
-        return most

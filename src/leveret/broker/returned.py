@@ -50,7 +50,7 @@ class Returned:
             store.set_retention(self.log, retention)
 
     def _window_us(self) -> int:
-        return max((queue.arguments.audit_us for queue in self._vhost.queues.values()), default=0)
+        return max((queue.settings.audit_us for queue in self._vhost.queues.values()), default=0)
 
     def note(self, messages: Sequence[Message]) -> None:
         if self.log is not None:

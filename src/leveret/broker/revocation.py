@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from leveret.amqp.errors import AccessRefused
+from leveret.broker.errors import AccessRefused
 from leveret.broker.groups.group import Group
 
 if TYPE_CHECKING:

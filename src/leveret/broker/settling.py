@@ -10,9 +10,10 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from leveret.amqp.errors import AmqpError, PreconditionFailed
+from leveret.amqp.errors import PreconditionFailed
 from leveret.amqp.events import Settlement
 from leveret.amqp.scanner import ACK
+from leveret.broker.errors import BrokerError
 from leveret.broker.ranges import joined
 from leveret.broker.unacked import Run
 from leveret.storage.offsets import Range
@@ -113,7 +114,7 @@ def _apply(channel: Channel, taken: Iterable[Run[Consumer]], event: Settlement, 
             for source in {run.holder.source for run in taken}:
                 channel.broker.bring_up_to_date(source)
         counts = tell(taken, event, wish)
-    except AmqpError:  # a reader's refusal, before anybody was told: all of it goes back with the channel
+    except BrokerError:  # a reader's refusal, before anybody was told: all of it goes back with the channel
         channel.unacked.restore(taken)
         raise
     for holder, count in counts.items():

@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from leveret.amqp.errors import AccessRefused, PreconditionFailed
 from leveret.amqp.frames import OVERHEAD_BYTES
 from leveret.amqp.names import to_bytes, to_text
 from leveret.broker import overflow, ownership, publishing, replyto, sidelogs
 from leveret.broker.accounts import User
+from leveret.broker.errors import AccessRefused, PreconditionFailed
 from leveret.broker.flags import EXPIRES
 from leveret.broker.leases import LeaseRefused
 from leveret.broker.notes import Change, Notes

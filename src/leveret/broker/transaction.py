@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from leveret.amqp.errors import PreconditionFailed
 from leveret.amqp.events import Settlement
 from leveret.broker import deadlines, overflow, publishing, settling
+from leveret.broker.errors import PreconditionFailed
 from leveret.broker.unacked import Run
 from leveret.broker.work import Work
 from leveret.storage.offsets import Range

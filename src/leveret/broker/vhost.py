@@ -13,17 +13,18 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from leveret.amqp.errors import AccessRefused, NotFound
 from leveret.amqp.properties import decode
 from leveret.amqp.tables import Value, decode_table, encode_table
 from leveret.broker import dedup, sidelogs
-from leveret.broker.arguments import QueueArguments, alternate_exchange
+from leveret.broker.arguments import alternate_exchange, declared_settings
 from leveret.broker.definitions import BindingRow, Change, ExchangeRow, QueueRow
+from leveret.broker.errors import AccessRefused, NotFound
 from leveret.broker.exchange import Bound, Exchange
 from leveret.broker.exchanges import ROUTERS
 from leveret.broker.groups.registry import Groups
 from leveret.broker.leases import Leases
 from leveret.broker.queue import Queue
+from leveret.broker.queue_settings import QueueSettings
 from leveret.broker.returned import Returned
 from leveret.broker.sidelogs import SideLogs
 from leveret.broker.stages import Stages
@@ -219,24 +220,24 @@ class VirtualHost:
         auto_delete: bool,
         owner: Connection | None,
         table: dict[str, Value],
-        arguments: QueueArguments,
+        declared: QueueSettings,
     ) -> Queue:
         store = self.broker.store
         if durable and owner is None:
             self.broker.definitions.check()
         row = QueueRow(self.name, name, 0, auto_delete, table) if durable and owner is None else None
         label = label_of(row) if row else ""
-        log = store.create_log(label=label, retention=_retention(arguments))
+        log = store.create_log(label=label, retention=_retention(declared))
         cursor = store.create_cursor(
-            log, OWN_CURSOR, priorities=arguments.max_priority, audit_us=arguments.audit_us
+            log, OWN_CURSOR, priorities=declared.max_priority, audit_us=declared.audit_us
         )
         memory = None
-        if arguments.dedup:
-            memory = dedup.create(store, log, window=arguments.dedup_window, lasting=row is not None)
+        if declared.dedup:
+            memory = dedup.create(store, log, window=declared.dedup_window, lasting=row is not None)
         queue = self.queues[name] = self._make_queue(
             name,
             cursor=cursor,
-            arguments=arguments,
+            declared=declared,
             table=table,
             durable=durable,
             auto_delete=auto_delete,
@@ -244,7 +245,7 @@ class VirtualHost:
             dedup=memory,
         )
         self.version += 1
-        if arguments.audit_us:
+        if declared.audit_us:
             self.returned.look()
         if durable and owner is None:
             change = Change(self._queue_row(queue))
@@ -260,23 +261,21 @@ class VirtualHost:
         name: str,
         *,
         cursor: Cursor,
-        arguments: QueueArguments,
+        declared: QueueSettings,
         table: dict[str, Value],
         durable: bool = True,
         auto_delete: bool = False,
         owner: Connection | None = None,
         dedup: dedup.Dedup | None = None,
     ) -> Queue:
-        if arguments.queue_type == "stream":
-            return Stream(
-                self.broker, self, name, cursor=cursor, arguments=arguments, table=table, dedup=dedup
-            )
+        if declared.queue_type == "stream":
+            return Stream(self.broker, self, name, cursor=cursor, declared=declared, table=table, dedup=dedup)
         return Queue(
             self.broker,
             self,
             name,
             cursor=cursor,
-            arguments=arguments,
+            declared=declared,
             table=table,
             durable=durable,
             auto_delete=auto_delete,
@@ -306,7 +305,7 @@ class VirtualHost:
             peek.end()
         if queue.leases is not None:
             queue.leases.close()
-        if queue.arguments.audit_us:
+        if queue.settings.audit_us:
             self.returned.look()
         if queue.trail is not None:
             self.broker.audited.pop(queue.trail, None)
@@ -466,21 +465,21 @@ class VirtualHost:
         if log is None:
             log = self.broker.store.create_log(label=label_of(row))
         row = row_of(log)
-        arguments = QueueArguments.parse(row.arguments, queue=row.name, vhost=self.name)
-        if log.spec.retention != _retention(arguments):
-            self.broker.store.set_retention(log, _retention(arguments))
+        declared = declared_settings(row.arguments, queue=row.name, vhost=self.name)
+        if log.spec.retention != _retention(declared):
+            self.broker.store.set_retention(log, _retention(declared))
         cursor = log.cursors.get(OWN_CURSOR) or self.broker.store.create_cursor(
-            log, OWN_CURSOR, priorities=arguments.max_priority, audit_us=arguments.audit_us
+            log, OWN_CURSOR, priorities=declared.max_priority, audit_us=declared.audit_us
         )
         memory = None
-        if arguments.dedup:
-            window = arguments.dedup_window
+        if declared.dedup:
+            window = declared.dedup_window
             kept = beside.get((sidelogs.DEDUP, log.id))
             memory = dedup.restore(self.broker.store, log, kept, window=window)
         queue = self.queues[row.name] = self._make_queue(
             row.name,
             cursor=cursor,
-            arguments=arguments,
+            declared=declared,
             table=dict(row.arguments),
             auto_delete=row.auto_delete,
             dedup=memory,
@@ -506,10 +505,10 @@ class VirtualHost:
         return True
 
 
-def _retention(arguments: QueueArguments) -> Retention:
-    if arguments.queue_type == "stream":
-        return retention_of(arguments)
-    return Retention(audit_us=arguments.audit_us if arguments.audit_bodies else 0)
+def _retention(declared: QueueSettings) -> Retention:
+    if declared.queue_type == "stream":
+        return retention_of(declared)
+    return Retention(audit_us=declared.audit_us if declared.audit_bodies else 0)
 
 
 def label_of(row: QueueRow) -> str:

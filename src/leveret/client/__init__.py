@@ -6,6 +6,7 @@ Publishing starts at `publisher.py`, consuming at `app.py`, both on `connection.
 the manual.
 """
 
+from leveret.client.acks import Settled
 from leveret.client.app import App, Health
 from leveret.client.backoff import Backoff
 from leveret.client.blocking import BlockingConnection
@@ -13,27 +14,21 @@ from leveret.client.codecs import Codecs
 from leveret.client.connection import Connection
 from leveret.client.consumer import Consumer
 from leveret.client.decisions import AckAnyway, Decision, Reject, Requeue, RetryLater
-from leveret.client.delivery import Delivery, Settled
+from leveret.client.delivery import Delivery
 from leveret.client.errors import (
     AttemptsUsedUp,
     ChannelClosed,
     ChannelsExhausted,
     ClientError,
     Closed,
-    ConfirmsFailed,
     ConfirmTimeout,
     ConnectionBlocked,
     ConnectionLost,
     ConversionError,
     HandlerTimeout,
     LoginRefused,
-    MessageLost,
-    MessageNacked,
-    MessageReturned,
     NoReply,
     NotConnected,
-    PublishFailed,
-    PublishInterrupted,
     QueueLocked,
     SeenFailed,
     TopologyMismatch,
@@ -44,7 +39,16 @@ from leveret.client.idempotence import MemorySeen, Seen, SqliteSeen
 from leveret.client.message import Message
 from leveret.client.processing import BatchFailed
 from leveret.client.publisher import Publisher
-from leveret.client.receipt import Receipt, Status
+from leveret.client.receipt import (
+    ConfirmsFailed,
+    MessageLost,
+    MessageNacked,
+    MessageReturned,
+    PublishFailed,
+    PublishInterrupted,
+    Receipt,
+    Status,
+)
 from leveret.client.recoverers import (
     Failure,
     ImmediateRequeue,

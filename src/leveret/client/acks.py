@@ -11,17 +11,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from enum import Enum
 from struct import Struct
-from typing import TYPE_CHECKING, Final
+from typing import Final, Generic, Protocol, TypeVar
 
 from leveret.amqp.frames import END
 from leveret.client.channel import Channel
 from leveret.client.decisions import Decision
-from leveret.client.delivery import Settled
-from leveret.client.requeue import begun_frames
-
-if TYPE_CHECKING:
-    from leveret.client.delivery import Delivery
+from leveret.client.requeue_frames import begun_frames
 
 _FRAME: Final = Struct(">BHIHHQ?c")
 _ACK: Final = 80
@@ -31,10 +28,33 @@ _REQUEUE: Final = 2
 _MARK_EVERY_S: Final = 0.001
 
 
-class Ledger:
+class Settled(Enum):
+    """What came of an ack, a nack or a reject."""
+
+    SENT = "sent"
+    STALE = "stale"
+    """The channel it came on has ended; the broker delivers it again."""
+    TWICE = "twice"
+    """It was settled before."""
+    NOT_NEEDED = "not needed"
+    """It was settled when it was delivered (ack="none")."""
+
+
+class Settleable(Protocol):
+    """A delivery, as far as its ledger looks at it."""
+
+    tag: int
+    settled: bool
+    reminder: asyncio.TimerHandle | None
+
+
+D = TypeVar("D", bound=Settleable)
+
+
+class Ledger(Generic[D]):
     """What is settled of one channel's deliveries: `ledger.ack(delivery)`."""
 
-    def __init__(self, channel: Channel, *, stale: Callable[[Delivery], None], no_ack: bool = False) -> None:
+    def __init__(self, channel: Channel, *, stale: Callable[[D], None], no_ack: bool = False) -> None:
         """`stale` is told of deliveries that are settled too late."""
         self._channel = channel
         self._stale = stale
@@ -70,19 +90,19 @@ class Ledger:
             self._open.add(tag)
             self._next = tag + 1
 
-    def settle(self, delivery: Delivery, decision: Decision) -> Settled:
+    def settle(self, delivery: D, decision: Decision) -> Settled:
         if decision is Decision.ACK:
             return self.ack(delivery)
         return self.nack(delivery, requeue=decision is Decision.REQUEUE)
 
-    def ack(self, delivery: Delivery) -> Settled:
+    def ack(self, delivery: D) -> Settled:
         if (wrong := self._taken(delivery)) is not None:
             return wrong
         self._acked.add(delivery.tag)
         self._flush_soon()
         return Settled.SENT
 
-    def begin(self, delivery: Delivery) -> None:
+    def begin(self, delivery: D) -> None:
         """A handler begins with the delivery, and the broker counts that."""
         self._begun.append(delivery.tag)
         self._flush_soon()
@@ -95,7 +115,7 @@ class Ledger:
             self.flush()
             self._channel.session.flush()
 
-    def nack(self, delivery: Delivery, *, requeue: bool) -> Settled:
+    def nack(self, delivery: D, *, requeue: bool) -> Settled:
         if (wrong := self._taken(delivery)) is not None:
             return wrong
         bits = _REQUEUE if requeue else 0
@@ -103,11 +123,11 @@ class Ledger:
         self._channel.session.send(_NACK_FRAME.pack(1, number, 13, 60, _NACK, delivery.tag, bits, END))
         return Settled.SENT
 
-    def settled_otherwise(self, delivery: Delivery) -> Settled:
+    def settled_otherwise(self, delivery: D) -> Settled:
         """The delivery goes back by other means than a nack: it is only crossed off here."""
         return self._taken(delivery) or Settled.SENT
 
-    def _taken(self, delivery: Delivery) -> Settled | None:
+    def _taken(self, delivery: D) -> Settled | None:
         """Marks it as settled; says why it can't be, if it can't."""
         if delivery.settled:
             return Settled.TWICE

@@ -23,13 +23,14 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar, Unpack
 
 from leveret.amqp.tables import Value
+from leveret.client.acks import Settled
 from leveret.client.connection import Connection
 from leveret.client.consumer import Consumer
-from leveret.client.delivery import Delivery, Settled
-from leveret.client.errors import ClientError, Closed, PublishInterrupted
+from leveret.client.delivery import Delivery
+from leveret.client.errors import ClientError, Closed
 from leveret.client.message import Message, Properties
 from leveret.client.publisher import Publisher
-from leveret.client.receipt import Receipt
+from leveret.client.receipt import PublishInterrupted, Receipt
 from leveret.client.redrive import Redriven, redrive
 
 _T = TypeVar("_T")

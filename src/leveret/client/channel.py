@@ -10,17 +10,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from pamqp import commands
 
 from leveret.amqp.events import Settlement
 from leveret.amqp.methods import Method, make
 from leveret.client.errors import ChannelClosed, ClientError, Closed
-
-if TYPE_CHECKING:
-    from leveret.client.session import Session
-
 
 _CLOSE_S: Final = 5.0
 
@@ -31,6 +27,32 @@ class Content(NamedTuple):
     method: Method
     header: bytes
     body: bytes
+
+
+class Session(Protocol):
+    """The connection of a channel, as far as channels and their owners use it (`leveret.client.session`)."""
+
+    frame_max: int
+    blocked: str | None
+    writable: bool
+    on_writable: list[Callable[[], None]]
+
+    @property
+    def is_leveret(self) -> bool: ...
+
+    def has(self, capability: str) -> bool: ...
+
+    def write(self, channel: int, method: Method) -> None: ...
+
+    def send(self, data: bytes) -> None: ...
+
+    def flush(self) -> None: ...
+
+    def pause_reading(self, paused: bool) -> None: ...
+
+    def fail(self, sentence: str) -> None: ...
+
+    def forget(self, channel: Channel) -> None: ...
 
 
 class Channel:

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from leveret.client.backoff import Backoff
+from leveret.client.callbacks import call_back
 from leveret.client.endpoint import Endpoint
 from leveret.client.errors import (
     ChannelClosed,
@@ -27,7 +28,7 @@ from leveret.client.errors import (
     NotConnected,
     TopologyMismatch,
 )
-from leveret.client.hooks import Hooks, tell
+from leveret.client.hooks import Hooks
 from leveret.client.session import CONNECT_S, HEARTBEAT_S, Session
 from leveret.client.topology import Topology
 
@@ -252,7 +253,7 @@ class Connection:
             extra={"event": "connected", "address": session.endpoint.address},
         )
         if self.hooks is not None:
-            tell(self.hooks.connected, session.endpoint.address)
+            call_back(self.hooks.connected, session.endpoint.address)
         for tenant in list(self._tenants):
             self.attach(tenant)
         self._wake(None)
@@ -266,7 +267,7 @@ class Connection:
         if not self._closed:
             log.warning("%s", error, extra={"event": "disconnected", "address": session.endpoint.address})
             if self.hooks is not None:
-                tell(self.hooks.disconnected, error)
+                call_back(self.hooks.disconnected, error)
         for tenant in list(self._tenants):
             tenant.detach(error)
 
@@ -306,6 +307,6 @@ class Connection:
         event = "unblocked" if reason is None else "blocked"
         log.warning("the broker is %s%s", event, f": {reason}" if reason else "", extra={"event": event})
         if self.hooks is not None:
-            tell(self.hooks.blocked, reason)
+            call_back(self.hooks.blocked, reason)
         for tenant in list(self._tenants):
             tenant.blocked(reason)

@@ -11,20 +11,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 from leveret.amqp import properties
 from leveret.amqp.errors import AmqpError
 from leveret.amqp.names import to_text
 from leveret.amqp.tables import Value
+from leveret.client.acks import Ledger, Settled
 from leveret.client.codecs import Codecs
 from leveret.client.decisions import Decision
 from leveret.client.errors import ConversionError
 from leveret.client.message import REPUBLISHED
-
-if TYPE_CHECKING:
-    from leveret.client.acks import Ledger
 
 ATTEMPTS: Final = "x-attempts"
 """How often it has failed, written by whoever sends it round through a delay queue."""
@@ -43,23 +40,11 @@ GROUP: Final = "x-group"
 """Of a dead letter: the group in which it failed."""
 
 
-class Settled(Enum):
-    """What came of an ack, a nack or a reject."""
-
-    SENT = "sent"
-    STALE = "stale"
-    """The channel it came on has ended; the broker delivers it again."""
-    TWICE = "twice"
-    """It was settled before."""
-    NOT_NEEDED = "not needed"
-    """It was settled when it was delivered (ack="none")."""
-
-
 @dataclass(frozen=True, slots=True)
 class Source:
     """What deliveries of one consumer have in common."""
 
-    ledger: Ledger
+    ledger: Ledger[Delivery]
     queue: str
     codecs: Codecs
     settle: Callable[[Delivery, Decision], Awaitable[Settled]] | None = None

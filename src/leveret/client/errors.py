@@ -24,19 +24,16 @@
     ├─ AttemptsUsedUp          handlers began with a message as often as they may, and were lost with it
     └─ Closed                  used after its end
 
-Codes and texts of the broker are kept as they came. Which publish or call an error belongs to is decided
-where it is raised; nothing here is logged and forgotten.
+Errors that carry receipts (`PublishFailed` and those below it, `PublishInterrupted`, `ConfirmsFailed`) are in
+`receipt.py`. Codes and texts of the broker are kept as they came. Which publish or call an error belongs to
+is decided where it is raised; nothing here is logged and forgotten.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
-
-if TYPE_CHECKING:
-    from leveret.client.receipt import Receipt
+from typing import ClassVar
 
 
 class ClientError(Exception):
@@ -111,53 +108,9 @@ class WindowFull(ClientError):
     hint = "wait for `await publisher.room()`, or use publish() or publish_many(), which do"
 
 
-class PublishFailed(ClientError):
-    """Raised by `receipt.check()`; `receipt` tells all."""
-
-    def __init__(self, sentence: str, *, receipt: Receipt, hint: str = "") -> None:
-        super().__init__(sentence, hint=hint)
-        self.receipt = receipt
-
-
-class MessageReturned(PublishFailed):
-    hint = "no queue is bound for this routing key"
-
-
-class MessageNacked(PublishFailed):
-    retryable = True
-    hint = "it was not stored everywhere; publish it again when the cause is gone"
-
-
-class MessageLost(PublishFailed):
-    retryable = True
-    hint = "it may or may not be stored; publish it again if a duplicate does no harm"
-
-
-class ConfirmsFailed(ClientError):
-    """Of a block of publishes; `receipts` are those that are not confirmed."""
-
-    retryable = True
-    hint = "look at the receipts: each says what became of its message"
-
-    def __init__(self, sentence: str, *, receipts: Sequence[Receipt], hint: str = "") -> None:
-        super().__init__(sentence, hint=hint)
-        self.receipts = receipts
-
-
 class NoReply(ClientError):
     retryable = True
     hint = "it may have been processed or not; ask again if that does no harm"
-
-
-class PublishInterrupted(ClientError):
-    """`publish_many` could not go on; `receipts` are those of what was taken before, resolved or not."""
-
-    retryable = True
-    hint = "await the receipts; the message at which it stopped, and those behind it, were not sent"
-
-    def __init__(self, sentence: str, *, receipts: Sequence[Receipt], hint: str = "") -> None:
-        super().__init__(sentence, hint=hint)
-        self.receipts = receipts
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,14 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from leveret.client.acks import Settled
+from leveret.client.callbacks import call_back, describe
 from leveret.client.counters import ListenerCounters
 from leveret.client.decisions import AckAnyway, Decided, Decision, Reject, Requeue, RetryLater
 from leveret.client.delays import Delays, give_back_untouched
-from leveret.client.delivery import Delivery, Settled
+from leveret.client.delivery import Delivery
 from leveret.client.errors import AttemptsUsedUp, ClientError
-from leveret.client.hooks import Hooks, notice, shown, tell
+from leveret.client.hooks import Hooks, notice
 from leveret.client.loops import LoopDetector
 from leveret.client.recoverers import Failure, Recoverer
 from leveret.client.retry import FATAL, Retry
@@ -142,7 +144,7 @@ class Failures:
         if self.loops is not None and decision is not Decision.REQUEUE:
             self.loops.forget(delivery)
         if (hooks := self.hooks) is not None:
-            tell(lambda told: hooks.settled(told, decision.value, error), delivery)
+            call_back(lambda told: hooks.settled(told, decision.value, error), delivery)
         return came
 
     async def requeue(self, delivery: Delivery, error: BaseException | None = None) -> None:
@@ -162,7 +164,7 @@ class Failures:
             self.hooks,
             "redelivery_loop",
             f"a redelivery loop: {delivery!r} was requeued {count} times in a row, last because of "
-            f"{shown(error)}; it waits for {pause_s:g} s now",
+            f"{describe(error)}; it waits for {pause_s:g} s now",
             queue=delivery.queue,
             message_id=delivery.message_id,
             count=count,
@@ -184,7 +186,7 @@ class Failures:
             return
         self.counters.retried += 1
         if (hooks := self.hooks) is not None:
-            tell(lambda told: hooks.settled(told, "retried", error), delivery)
+            call_back(lambda told: hooks.settled(told, "retried", error), delivery)
 
     async def put_off(self, delivery: Delivery, delay_s: float) -> None:
         """It waited in this process, and goes on waiting in the broker, which counts its failure."""
@@ -217,10 +219,10 @@ class Failures:
         notice(
             self.hooks,
             "given_back",
-            f"{delivery!r} goes back to its queue in {_PAUSE_S:g} s, because {why}: {shown(error)}",
+            f"{delivery!r} goes back to its queue in {_PAUSE_S:g} s, because {why}: {describe(error)}",
             queue=delivery.queue,
             message_id=delivery.message_id,
-            error=shown(error),
+            error=describe(error),
         )
         self._leave_after(delivery, _PAUSE_S, error)
 

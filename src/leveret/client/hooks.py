@@ -14,12 +14,12 @@ Notices are also logged, with the same fields in `extra`, so that structured log
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from leveret.amqp.tables import Value
+from leveret.client.callbacks import call_back
 
 if TYPE_CHECKING:
     from leveret.client.delivery import Delivery
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from leveret.client.receipt import Receipt
 
 log = logging.getLogger("leveret.client")
-
-_T = TypeVar("_T")
 
 
 class Hooks:
@@ -60,14 +58,6 @@ class Hooks:
         """Something that a person should know: a redelivery loop, a stale ack, a forgotten one ..."""
 
 
-def tell(hook: Callable[[_T], None], what: _T) -> None:
-    """Calls a hook or a callback; what it raises is logged, and nobody else suffers from it."""
-    try:
-        hook(what)
-    except Exception:
-        log.exception("a hook or callback failed for %r", what, extra={"event": "hook_failed"})
-
-
 class Around:
     """`hooks.handling` around a call: what it raises, on entering or leaving, is logged."""
 
@@ -77,7 +67,7 @@ class Around:
         self._inner: AbstractContextManager[object] | None = None
 
     def __enter__(self) -> None:
-        tell(self._enter, self._delivery)
+        call_back(self._enter, self._delivery)
 
     def _enter(self, delivery: Delivery) -> None:
         inner = self._hooks.handling(delivery)
@@ -92,19 +82,11 @@ class Around:
             def leave(told: BaseException | None) -> None:
                 inner.__exit__(kind, told, trace)
 
-            tell(leave, error)
-
-
-def shown(error: BaseException | None) -> str:
-    """An error for people; whatever its own `__repr__` does."""
-    try:
-        return repr(error)
-    except Exception:  # noqa: BLE001  # a `__repr__` of users may raise anything
-        return f"<{type(error).__name__}, which can't be printed>"
+            call_back(leave, error)
 
 
 def notice(hooks: Hooks | None, event: str, sentence: str, **fields: object) -> None:
     """Says something to the log and to the hooks; `fields` are for programs."""
     log.warning(sentence, extra={"event": event, **fields})
     if hooks is not None:
-        tell(lambda told: hooks.noticed(event, told), fields)
+        call_back(lambda told: hooks.noticed(event, told), fields)

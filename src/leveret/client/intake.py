@@ -19,13 +19,13 @@ from pamqp import commands
 
 from leveret.amqp.methods import make
 from leveret.amqp.tables import Value, encode_short_string, encode_table
-from leveret.client.acks import Ledger
+from leveret.client.acks import Ledger, Settled
 from leveret.client.backoff import Backoff
 from leveret.client.channel import Channel
 from leveret.client.codecs import Codecs
 from leveret.client.connection import Connection
 from leveret.client.decisions import Decision
-from leveret.client.delivery import Delivery, Reader, Settled, Source
+from leveret.client.delivery import Delivery, Reader, Source
 from leveret.client.ensured import declaration
 from leveret.client.errors import ChannelClosed, ClientError, Closed
 from leveret.client.hooks import notice
@@ -108,7 +108,7 @@ class Intake:
         self._session: Session | None = None
         """Where it consumes, or tries to."""
         self._channel: Channel | None = None
-        self._ledger: Ledger | None = None
+        self._ledger: Ledger[Delivery] | None = None
         self._cancelled_early: Channel | None = None
         """A channel whose consumer was cancelled before its consume-ok was seen."""
         self._relief = Relief(

@@ -16,12 +16,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from leveret.client.acks import Settled
 from leveret.client.codecs import Codecs
 from leveret.client.connection import Connection
 from leveret.client.counters import ListenerCounters
 from leveret.client.decisions import Decision
 from leveret.client.delays import DelayedRequeue, DelayQueues, Delays, give_back_untouched
-from leveret.client.delivery import Delivery, Settled
+from leveret.client.delivery import Delivery
 from leveret.client.ensured import EnsuredQueues
 from leveret.client.failures import Failures
 from leveret.client.handlers import Handler

@@ -18,8 +18,8 @@ from leveret.amqp import methods, properties
 from leveret.amqp.methods import make
 from leveret.amqp.names import to_text
 from leveret.amqp.tables import Timestamp, Value
+from leveret.client.callbacks import call_back
 from leveret.client.codecs import Codecs
-from leveret.client.hooks import tell
 
 if TYPE_CHECKING:
     from leveret.client.receipt import Receipt
@@ -166,7 +166,7 @@ class Envelopes:
         headers: dict[str, Value] = {**own, **said.get("headers", {}), **own}
         headers.pop(REPUBLISHED, None)
         if self._hook is not None:
-            tell(self._hook, headers)
+            call_back(self._hook, headers)
         found["headers"] = headers
         found["message_id"] = said.get("message_id") or self.message_id(seq)
         found["correlation_id"] = said.get("correlation_id")

@@ -15,13 +15,15 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
+from leveret.client.acks import Settled
+from leveret.client.callbacks import describe
 from leveret.client.counters import ListenerCounters
 from leveret.client.decisions import Decision
-from leveret.client.delivery import Delivery, Settled
+from leveret.client.delivery import Delivery
 from leveret.client.errors import ConversionError, HandlerTimeout
 from leveret.client.failures import Failures, ends_us
 from leveret.client.handlers import Handler
-from leveret.client.hooks import Around, Hooks, notice, shown
+from leveret.client.hooks import Around, Hooks, notice
 from leveret.client.requeue import mark_begun
 from leveret.client.terms import Terms
 
@@ -173,7 +175,7 @@ class Processing:
         if isinstance(error, HandlerTimeout) and error.running is not None:
             await asyncio.wait((error.running,))
             raised = error.running.exception()
-            how = "ended" if raised is None else f"failed with {shown(raised)}"
+            how = "ended" if raised is None else f"failed with {describe(raised)}"
             notice(
                 self.hooks,
                 "late",
@@ -211,10 +213,10 @@ class Processing:
         notice(
             self.hooks,
             "lost",
-            f"{self.handler.name} failed with {shown(error)}; {delivery!r} is lost (ack='none')",
+            f"{self.handler.name} failed with {describe(error)}; {delivery!r} is lost (ack='none')",
             queue=self.queue,
             message_id=delivery.message_id,
-            error=shown(error),
+            error=describe(error),
         )
 
     def _remind(self, delivery: Delivery) -> None:

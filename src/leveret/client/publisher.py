@@ -16,13 +16,13 @@ from contextlib import asynccontextmanager, suppress
 from types import TracebackType
 from typing import Any, Final, Literal, Self, Unpack
 
+from leveret.client.callbacks import call_back
 from leveret.client.codecs import Codecs
 from leveret.client.connection import Connection
 from leveret.client.counters import PublisherCounters
-from leveret.client.errors import ClientError, Closed, ConfirmsFailed, PublishInterrupted, WindowFull
-from leveret.client.hooks import tell
+from leveret.client.errors import ClientError, Closed, WindowFull
 from leveret.client.message import Envelopes, Message, Properties
-from leveret.client.receipt import Receipt, Status
+from leveret.client.receipt import ConfirmsFailed, PublishInterrupted, Receipt, Status
 from leveret.client.replies import Replies
 from leveret.client.sender import Sender
 
@@ -371,7 +371,7 @@ class Publisher:
 
     def _returned(self, receipt: Receipt) -> None:
         if self._on_return is not None:
-            tell(self._on_return, receipt)
+            call_back(self._on_return, receipt)
 
     def _resolve(self, receipts: Iterable[Receipt], status: Status) -> None:
         """What became of these; there is as much room as there are."""
@@ -388,11 +388,11 @@ class Publisher:
                 setattr(counters, final.value, getattr(counters, final.value) + 1)
             receipt.resolve(final, now_s)
             if receipt.callback is not None:
-                tell(receipt.callback, receipt)
+                call_back(receipt.callback, receipt)
             if self._on_confirm is not None:
-                tell(self._on_confirm, receipt)
+                call_back(self._on_confirm, receipt)
             if self._hooks is not None:
-                tell(self._hooks.receipt, receipt)
+                call_back(self._hooks.receipt, receipt)
         self._make_room()
 
     def _free(self) -> int:

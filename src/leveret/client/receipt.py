@@ -16,11 +16,11 @@ that.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from enum import Enum, Flag, auto
 from typing import Final
 
-from leveret.client.errors import ClientError, MessageLost, MessageNacked, MessageReturned
+from leveret.client.errors import ClientError
 
 
 class Status(Enum):
@@ -193,3 +193,47 @@ class Receipt:
         elif self.reason or self.cause:
             more = f" ({self.reason or self.cause})"
         return f"<Receipt {self.message_id} {self.status.value}{more}, attempts {self.attempts}>"
+
+
+class PublishFailed(ClientError):
+    """Raised by `receipt.check()`; `receipt` tells all."""
+
+    def __init__(self, sentence: str, *, receipt: Receipt, hint: str = "") -> None:
+        super().__init__(sentence, hint=hint)
+        self.receipt = receipt
+
+
+class MessageReturned(PublishFailed):
+    hint = "no queue is bound for this routing key"
+
+
+class MessageNacked(PublishFailed):
+    retryable = True
+    hint = "it was not stored everywhere; publish it again when the cause is gone"
+
+
+class MessageLost(PublishFailed):
+    retryable = True
+    hint = "it may or may not be stored; publish it again if a duplicate does no harm"
+
+
+class ConfirmsFailed(ClientError):
+    """Of a block of publishes; `receipts` are those that are not confirmed."""
+
+    retryable = True
+    hint = "look at the receipts: each says what became of its message"
+
+    def __init__(self, sentence: str, *, receipts: Sequence[Receipt], hint: str = "") -> None:
+        super().__init__(sentence, hint=hint)
+        self.receipts = receipts
+
+
+class PublishInterrupted(ClientError):
+    """`publish_many` could not go on; `receipts` are those of what was taken before, resolved or not."""
+
+    retryable = True
+    hint = "await the receipts; the message at which it stopped, and those behind it, were not sent"
+
+    def __init__(self, sentence: str, *, receipts: Sequence[Receipt], hint: str = "") -> None:
+        super().__init__(sentence, hint=hint)
+        self.receipts = receipts

@@ -16,11 +16,11 @@ from typing import Final, Protocol
 
 from leveret.amqp.names import to_bytes, to_text
 from leveret.amqp.tables import Timestamp, Value
+from leveret.client.callbacks import describe
 from leveret.client.copies import copy_of
 from leveret.client.decisions import Decision
 from leveret.client.delays import origin
 from leveret.client.delivery import ATTEMPTS, Delivery
-from leveret.client.hooks import shown
 from leveret.client.publisher import Publisher
 from leveret.client.receipt import Receipt
 
@@ -132,7 +132,7 @@ def message_of(error: BaseException) -> str:
     try:
         return str(error)
     except Exception:  # noqa: BLE001  # a `__str__` of users may raise anything
-        return shown(error)
+        return describe(error)
 
 
 def _cut(text: str, bytes_max: int) -> str:

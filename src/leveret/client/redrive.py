@@ -16,13 +16,13 @@ from typing import Final
 from pamqp import commands
 
 from leveret.amqp.tables import Value
-from leveret.client.acks import Ledger
+from leveret.client.acks import Ledger, Settled
 from leveret.client.channel import Channel, Content
 from leveret.client.codecs import Codecs
 from leveret.client.connection import Connection
 from leveret.client.copies import copy_of
 from leveret.client.delays import give_back_untouched, is_delay_queue
-from leveret.client.delivery import ATTEMPTS, GROUP, STREAM, Delivery, Settled, Source
+from leveret.client.delivery import ATTEMPTS, GROUP, STREAM, Delivery, Source
 from leveret.client.errors import ConnectionLost
 from leveret.client.publisher import Publisher
 from leveret.client.questions import depth
@@ -104,7 +104,7 @@ class _Move:
         self._source = source
         self._to = to
         self._where = where
-        self._ledger = Ledger(channel, stale=lambda delivery: None)
+        self._ledger: Ledger[Delivery] = Ledger(channel, stale=lambda delivery: None)
         self._origin = Source(self._ledger, source, Codecs())
         self.progress = progress
         self._homeless: Receipt | None = None

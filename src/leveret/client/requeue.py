@@ -12,15 +12,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from pamqp import commands
-
-from leveret.amqp.frames import END, FRAME, HEADER, METHOD
-from leveret.amqp.methods import encode, make
-from leveret.amqp.properties import encode as encode_properties
 from leveret.amqp.tables import Value
+from leveret.client.acks import Settled
+from leveret.client.callbacks import describe
 from leveret.client.decisions import Decision
-from leveret.client.delivery import Delivery, Settled
-from leveret.client.hooks import shown
+from leveret.client.delivery import Delivery
+from leveret.client.requeue_frames import requeue_frames
 
 CAPABILITY: Final = "delayed_requeue"
 """What a broker announces that takes deliveries back with a delay."""
@@ -28,24 +25,9 @@ BEGUN_MARKS: Final = "begun_marks"
 """What a broker announces that counts an attempt when its handler begins."""
 BEGUN_ARGUMENT: Final = "x-begun-marks"
 """The argument of `basic.consume` by which a consumer promises to mark what it has begun."""
-KEY: Final = "amq.leveret.requeue"
 ERROR: Final = "x-error"
 """What went wrong; a group's dead letter says so too."""
 _ERROR_BYTES_MAX: Final = 255
-_PUBLISH: Final = encode(
-    make(
-        commands.Basic.Publish,
-        ticket=0,
-        exchange="",
-        routing_key=KEY,
-        mandatory=False,
-        immediate=False,
-    )
-)
-_A_TAG: Final = 1 << 62
-_MARK_HEAD, _, _MARK_TAIL = encode_properties(
-    {"headers": {"x-delivery-tag": _A_TAG, "x-begun": True}}, 0
-).partition(_A_TAG.to_bytes(8, "big"))
 
 
 def give_back(
@@ -70,7 +52,7 @@ def give_back(
         if error is not None:
             headers[ERROR] = _text(error)
         channel = delivery.ledger.channel
-        channel.session.send(_frames(channel.number, headers))
+        channel.session.send(requeue_frames(channel.number, headers))
     return came
 
 
@@ -94,21 +76,6 @@ def mark_begun(deliveries: Sequence[Delivery]) -> None:
         ledger.write_marks(at_once=suspected)
 
 
-def begun_frames(channel: int, tag: int) -> bytes:
-    """The mark of one delivery: what `_frames` would make, in 0.6 us and not in 4.6."""
-    header = _MARK_HEAD + tag.to_bytes(8, "big") + _MARK_TAIL
-    return b"".join(
-        (
-            FRAME.pack(METHOD, channel, len(_PUBLISH)),
-            _PUBLISH,
-            END,
-            FRAME.pack(HEADER, channel, len(header)),
-            header,
-            END,
-        )
-    )
-
-
 def settle_in_group(delivery: Delivery, decision: Decision, error: BaseException | None) -> Settled:
     """In a group people look at what went wrong: whatever is not done says so."""
     if decision is Decision.ACK:
@@ -118,15 +85,4 @@ def settle_in_group(delivery: Delivery, decision: Decision, error: BaseException
 
 def _text(error: BaseException) -> str:
     """What a table can hold of it."""
-    return shown(error).encode("utf-8", "backslashreplace")[:_ERROR_BYTES_MAX].decode("utf-8", "ignore")
-
-
-def _frames(channel: int, headers: dict[str, Value]) -> bytes:
-    """A publish that is no message: its method and its content header."""
-    header = encode_properties({"headers": headers}, 0)
-    return b"".join(
-        (
-            FRAME.pack(METHOD, channel, len(_PUBLISH)) + _PUBLISH + END,
-            FRAME.pack(HEADER, channel, len(header)) + header + END,
-        )
-    )
+    return describe(error).encode("utf-8", "backslashreplace")[:_ERROR_BYTES_MAX].decode("utf-8", "ignore")

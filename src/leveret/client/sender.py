@@ -212,9 +212,8 @@ class Sender:
     def _pump(self) -> None:
         """Writes what waits, as long as the socket takes it."""
         self._pump_due = False
-        channel = self._channel
-        while self._outbox and channel is not None and channel.error is None:
-            session = channel.session
+        channel, session = self._channel, self._session
+        while self._outbox and channel is not None and session is not None and channel.error is None:
             if not session.writable or session.blocked is not None or self._resting:
                 return
             if self._isolating and len(self._unconfirmed):

@@ -6,9 +6,9 @@
        ├─ NotAuthorised     401: known, but not allowed to do this
        └─ NotFound          404
 
-Statuses and words are RabbitMQ's. `AmqpError` and `StorageError` belong to packages that this one does not
-import: they are known by what they carry (`Refusal`, `Trouble`). Anything else is a mistake of ours: the
-client learns that there was one, the log learns which.
+Statuses and words are RabbitMQ's. `StorageError` belongs to a package that this one does not import: it is
+known by what it carries (`Trouble`). Anything else is a mistake of ours: the client learns that there was
+one, the log learns which.
 """
 
 from __future__ import annotations
@@ -20,31 +20,19 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from leveret.broker import errors as broker_errors
+from leveret.broker.errors import AccessRefused, BrokerError, Locked, PreconditionFailed, Unsupported
 from leveret.management.replies import reply, text
 
-STATUSES = {
-    "ACCESS_REFUSED": (401, "not_authorised"),
-    "NOT_FOUND": (404, "Object Not Found"),
-    "RESOURCE_LOCKED": (400, "bad_request"),
-    "PRECONDITION_FAILED": (400, "bad_request"),
-    "SYNTAX_ERROR": (400, "bad_request"),
-    "COMMAND_INVALID": (400, "bad_request"),
-    "NOT_ALLOWED": (400, "bad_request"),
-    "NOT_IMPLEMENTED": (501, "not_implemented"),
-    "RESOURCE_ERROR": (503, "unavailable"),
+STATUSES: dict[type[BrokerError], tuple[int, str]] = {
+    AccessRefused: (401, "not_authorised"),
+    broker_errors.NotFound: (404, "Object Not Found"),
+    Locked: (400, "bad_request"),
+    PreconditionFailed: (400, "bad_request"),
+    Unsupported: (501, "not_implemented"),
 }
-"""By the name of the AMQP error. What is not in here should not come of an HTTP request."""
 
 REALM = "Leveret"
-
-
-@runtime_checkable
-class Refusal(Protocol):
-    """The broker's `AmqpError`: what was asked for can't be."""
-
-    code: int
-    name: str
-    sentence: str
 
 
 @runtime_checkable
@@ -83,15 +71,13 @@ class NotFound(Problem):
 
 
 def problem_of(error: Exception) -> Problem | None:
-    """What to tell the client of an error of the broker; None if it is not one.
+    """Return what to tell the client of an error of the broker; None if it is not one.
 
-    >>> class Locked(Exception):
-    ...     code, name, sentence = 405, "RESOURCE_LOCKED", "it is locked"
-    >>> problem_of(Locked()).status_code
+    >>> problem_of(Locked("queue 'q' is locked")).status_code
     400
     """
-    if isinstance(error, Refusal) and error.name in STATUSES:
-        status, word = STATUSES[error.name]
+    if isinstance(error, BrokerError):
+        status, word = next(STATUSES[base] for base in type(error).__mro__ if base in STATUSES)
         return Problem(status, word, error.sentence)
     if isinstance(error, Trouble):
         return Problem(503, "unavailable", str(error))

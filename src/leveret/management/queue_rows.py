@@ -44,7 +44,7 @@ def describe_fixed(queue: Queue) -> dict[str, object]:
     return {
         "name": text(queue.name),
         "vhost": text(queue.vhost.name),
-        "type": queue.arguments.queue_type,
+        "type": queue.settings.queue_type,
         "state": "running",
         "durable": queue.durable,
         "auto_delete": queue.auto_delete,

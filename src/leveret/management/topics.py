@@ -131,7 +131,7 @@ def _summary(vhost: VirtualHost, name: str, streams: list[Stream]) -> dict[str, 
         "bytes": sum(stream.log.size_bytes for stream in streams),
         "groups": [text(group.name) for group in vhost.groups if group.subject == name],
         "max_age": jsonable(streams[0].table.get("x-max-age")),
-        "max_bytes": streams[0].arguments.kept_bytes,
+        "max_bytes": streams[0].settings.kept_bytes,
     }
 
 

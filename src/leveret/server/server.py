@@ -174,19 +174,7 @@ class Server:
             if self.failure is not None:
                 raise self.failure
         except BaseException:
-            for listener in self._listeners:
-                listener.close()
-            self._listeners.clear()
-            if self.endpoint is not None:
-                await self.endpoint.stop()
-            self._hashing.close()
-            self._definitions.close()
-            if turns is not None:
-                turns.abandon()
-            try:
-                store.close()
-            except StorageError as error:
-                log.error("the store could not be closed cleanly: %s", error)
+            await self._undo_start(store, turns)
             raise
         self._started = True
         self.turns.watchers.append(self.damage.look)
@@ -197,6 +185,22 @@ class Server:
         if isinstance(self._clock, SteadyClock):
             self._steps = StepWatch(self._clock, loop)
             self._steps.start()
+
+    async def _undo_start(self, store: Store, turns: Turns | None) -> None:
+        """Let go of everything that a start has taken before it failed."""
+        for listener in self._listeners:
+            listener.close()
+        self._listeners.clear()
+        if self.endpoint is not None:
+            await self.endpoint.stop()
+        self._hashing.close()
+        self._definitions.close()
+        if turns is not None:
+            turns.abandon()
+        try:
+            store.close()
+        except StorageError as error:
+            log.error("the store could not be closed cleanly: %s", error)
 
     def _check_accounts(self, rows: Sequence[Row]) -> None:
         """Say it loudly when the definitions are gone, or nobody can change them any more."""

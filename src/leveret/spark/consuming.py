@@ -17,11 +17,12 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
+from leveret.client.acks import Settled
 from leveret.client.blocking import BlockingConnection
 from leveret.client.channel import Channel
 from leveret.client.codecs import Codecs
 from leveret.client.consumer import Consumer
-from leveret.client.delivery import Delivery, Settled
+from leveret.client.delivery import Delivery
 from leveret.client.errors import ChannelClosed, ClientError, Closed, ConnectionLost, LoginRefused
 from leveret.client.intake import Intake, Subscription
 from leveret.client.questions import depth

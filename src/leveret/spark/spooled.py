@@ -28,7 +28,8 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from leveret.client.delivery import Delivery, Settled
+from leveret.client.acks import Settled
+from leveret.client.delivery import Delivery
 from leveret.client.errors import ConversionError
 from leveret.client.redrive import REJECT
 from leveret.spark.columns import Columns

@@ -15,27 +15,42 @@ from __future__ import annotations
 import errno
 import os
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from leveret.amqp.events import Event, Settlement
 from leveret.amqp.scanner import ACK
 from leveret.server.socket import AmqpSocket
 from leveret.storage.records import Message, Record
-from leveret.testing.disk import Operation
+from leveret.testing.disk import Operation, SimulatedDisk
 
 if TYPE_CHECKING:
     from leveret.broker.queue import Queue
+    from leveret.server.server import Server
     from leveret.server.turns import Turns
-    from leveret.testing.broker import Broker
+
+T = TypeVar("T")
 
 _CONFIRM_BYTES = 21
 _ACK_IDS, _NACK_IDS = b"\x00\x3c\x00\x50", b"\x00\x3c\x00\x78"
 
 
+class FaultyBroker(Protocol):
+    """A broker of the test kit, as far as its faults need it."""
+
+    disk: SimulatedDisk | None
+
+    @property
+    def server(self) -> Server: ...
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Call the function in the broker's thread."""
+
+
 class Faults:
     """Reached as `broker.faults`."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: FaultyBroker) -> None:
         self._broker = broker
         self.acks_until_drop = 0
         self.confirms_to_withhold = 0

@@ -22,9 +22,9 @@ from hashlib import blake2b
 from math import log
 from typing import Final, Generic, NamedTuple
 
-from leveret.amqp.errors import PreconditionFailed
 from leveret.amqp.names import to_bytes
 from leveret.amqp.tables import Value, encode_table
+from leveret.broker.errors import PreconditionFailed
 from leveret.broker.exchanges.router import Binding, Destination, Router
 from leveret.broker.terms import as_term, type_name
 
@@ -74,7 +74,7 @@ class ConsistentHashRouter(Router[Destination]):
         """
         >>> ConsistentHashRouter[str]().configure({"hash-property": "app_id"})
         Traceback (most recent call last):
-        leveret.amqp.errors.PreconditionFailed: Unsupported property: app_id
+        leveret.broker.errors.PreconditionFailed: Unsupported property: app_id
         """
         if HASH_HEADER in arguments and HASH_PROPERTY in arguments:
             raise PreconditionFailed("hash-header and hash-property are mutually exclusive")
@@ -149,7 +149,7 @@ def weight_of(routing_key: str) -> int:
     10
     >>> weight_of("ten")
     Traceback (most recent call last):
-    leveret.amqp.errors.PreconditionFailed: The binding key must be an integer: <<"ten">>
+    leveret.broker.errors.PreconditionFailed: The binding key must be an integer: <<"ten">>
     """
     if not _WEIGHT.fullmatch(routing_key):
         raise PreconditionFailed(f"The binding key must be an integer: {as_term(routing_key)}")

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Mapping
 from typing import Final, Generic
 
-from leveret.amqp.errors import PreconditionFailed
 from leveret.amqp.tables import Value
+from leveret.broker.errors import PreconditionFailed
 from leveret.broker.exchanges.router import Binding, Destination, Router, Tally
 from leveret.broker.terms import as_term, comparable, identity, type_name
 
@@ -73,7 +73,7 @@ class HeadersRouter(Router[Destination]):
 
         >>> HeadersRouter[str]().check_arguments({"x-match": "some"})
         Traceback (most recent call last):
-        leveret.amqp.errors.PreconditionFailed: Invalid x-match field value <<"some">>; expected all, any, \
+        leveret.broker.errors.PreconditionFailed: Invalid x-match field value <<"some">>; expected all, any, \
 all-with-x, or any-with-x
         """
         if MATCH not in arguments:

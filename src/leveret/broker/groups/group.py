@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.amqp.errors import PreconditionFailed
 from leveret.broker import deadlines, ownership
-from leveret.broker.arguments import QueueArguments
+from leveret.broker.errors import PreconditionFailed
 from leveret.broker.feed import Source
 from leveret.broker.groups.assignment import assign
 from leveret.broker.groups.member import Member
 from leveret.broker.groups.partition import Partition
 from leveret.broker.groups.settings import ORDERLY, QUERY, Settings
+from leveret.broker.queue_settings import QueueSettings
 
 if TYPE_CHECKING:
     from leveret.broker.consumer import Consumer
@@ -79,7 +79,7 @@ class Group(Source):
         found = self.vhost.queues.get(name)
         if found is None:
             found = self.vhost.add_queue(
-                name, durable=True, auto_delete=False, owner=None, table={}, arguments=QueueArguments()
+                name, durable=True, auto_delete=False, owner=None, table={}, declared=QueueSettings()
             )
         return found
 
@@ -93,7 +93,7 @@ class Group(Source):
             is_new = cursor is None
             if cursor is None:
                 start = None if start is None else min(start, stream.log.next)
-                audit_us = stream.arguments.audit_us
+                audit_us = stream.settings.audit_us
                 cursor = store.create_cursor(
                     stream.log, self.cursor_name, start=start, audit_us=audit_us, label=self.name
                 )

@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from leveret.amqp.errors import NotFound, PreconditionFailed
 from leveret.amqp.names import to_bytes
 from leveret.amqp.properties import headers_of
+from leveret.broker.errors import NotFound, PreconditionFailed
 from leveret.broker.groups.group import DEAD_LETTERS
 from leveret.broker.groups.partition import GROUP, STREAM, SUBJECT
 from leveret.broker.groups.settings import QUERY

@@ -207,11 +207,11 @@ class Partition(Feed):
     # what comes back
 
     @property
-    def timeout_action(self) -> str:  # type: ignore[override]
+    def timeout_action(self) -> str:
         return "retry"
 
     @property
-    def delivery_limit(self) -> int | None:  # type: ignore[override]
+    def delivery_limit(self) -> int | None:
         limit = self.group.settings.max_reconsume
         return None if limit < 0 else limit
 

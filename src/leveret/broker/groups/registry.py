@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from leveret.amqp.errors import NotFound, PreconditionFailed
 from leveret.broker import ownership, revocation, sidelogs
 from leveret.broker.accounts import User
+from leveret.broker.errors import NotFound, PreconditionFailed
 from leveret.broker.groups import topics
 from leveret.broker.groups.group import Group
 from leveret.broker.groups.settings import QUERY, Settings

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import msgspec
 
-from leveret.amqp.errors import PreconditionFailed
 from leveret.amqp.tables import Value
+from leveret.broker.errors import PreconditionFailed
 
 CONCURRENT: Final = "concurrent"
 ORDERLY: Final = "orderly"

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from leveret.amqp.errors import NotFound, PreconditionFailed
 from leveret.amqp.tables import Value
-from leveret.broker.arguments import QueueArguments, check_equivalent
+from leveret.broker.arguments import check_equivalent, declared_settings
+from leveret.broker.errors import NotFound, PreconditionFailed
 from leveret.broker.exchanges.consistent_hash import ConsistentHashRouter
 from leveret.broker.streams.stream import Stream
 
@@ -76,13 +76,13 @@ def create(vhost: VirtualHost, name: str, *, count: int, table: dict[str, Value]
     for each in [each for each in names if each in vhost.queues]:
         if vhost.queues[each] not in present:
             check_equivalent(vhost.queues[each].table, table, kind="queue", name=each, vhost=vhost.name)
-    wanted = {each: QueueArguments.parse(table, queue=each, vhost=vhost.name) for each in names}
+    wanted = {each: declared_settings(table, queue=each, vhost=vhost.name) for each in names}
     if exchange is None:
         exchange = vhost.add_exchange(name, TYPE, durable=True, auto_delete=False, internal=False, table={})
     defined = exchange.defined
-    for each, arguments in wanted.items():
+    for each, declared in wanted.items():
         queue = vhost.queues.get(each) or vhost.add_queue(
-            each, durable=True, auto_delete=False, owner=None, table=table, arguments=arguments
+            each, durable=True, auto_delete=False, owner=None, table=table, declared=declared
         )
         if queue not in present:
             defined = max(defined, vhost.bind(exchange, queue, "1", {}))

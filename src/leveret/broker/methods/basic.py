@@ -85,7 +85,7 @@ def consume(channel: Channel, method: spec.Basic.Consume) -> None:
     if isinstance(queue, Stream):
         _read(channel, tag, method, queue)
         return
-    own = {"queue": queue.name, "vhost": channel.vhost.name, "queue_type": queue.arguments.queue_type}
+    own = {"queue": queue.name, "vhost": channel.vhost.name, "queue_type": queue.settings.queue_type}
     arguments.check_consumer(table_of(method), **own)
     if table.get(peeking.ARGUMENT):
         _peek(channel, tag, method, queue)
@@ -101,7 +101,8 @@ def consume(channel: Channel, method: spec.Basic.Consume) -> None:
         exclusive=method.exclusive,
         prefetch=channel.consumer_prefetch,
         priority=arguments.consumer_priority(table_of(method), **where),
-        timeout_us=deadlines.timeout_us(channel.broker, queue, timeout_ms),
+        timeout_us=deadlines.timeout_us(queue, timeout_ms),
+        has_own_timeout=timeout_ms is not None,
         marks_begun=arguments.marks_begun(table),
     )
     queue.add_consumer(consumer)

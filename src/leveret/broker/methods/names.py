@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from leveret.amqp.errors import AccessRefused
 from leveret.amqp.tables import Value
+from leveret.broker.errors import AccessRefused
 
 _LINE_ENDS = str.maketrans("", "", "\r\n")
 

@@ -9,7 +9,7 @@ from pamqp import commands as spec
 from leveret.amqp.errors import NotFound, PreconditionFailed
 from leveret.amqp.methods import make
 from leveret.broker import arguments, expiry, replyto
-from leveret.broker.arguments import QueueArguments
+from leveret.broker.arguments import declared_settings
 from leveret.broker.methods.names import check_not_default, check_not_reserved, cleaned, table_of
 from leveret.broker.queue import Queue
 from leveret.broker.streams.stream import Stream
@@ -65,7 +65,7 @@ def _declare(channel: Channel, name: str, method: spec.Queue.Declare) -> Queue:
         arguments.check_server_named(table_of(method))
     else:
         check_not_reserved("queue", name)
-    wanted = QueueArguments.parse(table_of(method), queue=name, vhost=vhost.name)
+    wanted = declared_settings(table_of(method), queue=name, vhost=vhost.name)
     if wanted.queue_type != "classic":
         arguments.check_lasting(
             queue=name,
@@ -86,7 +86,7 @@ def _declare(channel: Channel, name: str, method: spec.Queue.Declare) -> Queue:
         auto_delete=method.auto_delete,
         owner=connection if method.exclusive else None,
         table=table_of(method),
-        arguments=wanted,
+        declared=wanted,
     )
 
 

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from leveret.amqp.errors import NotImplemented_
+from leveret.broker.errors import Unsupported
 from leveret.broker.queue import Queue
 from leveret.broker.streams.reader import Reader
 from leveret.storage.journal import Outcome
@@ -23,11 +23,11 @@ from leveret.storage.retention import Retention
 
 if TYPE_CHECKING:
     from leveret.amqp.tables import Value
-    from leveret.broker.arguments import QueueArguments
     from leveret.broker.broker import Broker
     from leveret.broker.consumer import Consumer
     from leveret.broker.dedup import Dedup
     from leveret.broker.groups.partition import Partition
+    from leveret.broker.queue_settings import QueueSettings
     from leveret.broker.vhost import VirtualHost
     from leveret.broker.work import Work
     from leveret.storage.cursor import Cursor
@@ -39,15 +39,15 @@ _SEGMENT_BYTES_MOST = 64 << 20
 _RETIRE_US_LEAST = 1_000_000
 
 
-def retention_of(arguments: QueueArguments) -> Retention:
+def retention_of(declared: QueueSettings) -> Retention:
     """Messages go by whole files: those are made small enough for what is to be kept."""
-    kept = arguments.kept_bytes
+    kept = declared.kept_bytes
     fitting = 0 if not kept else max(_SEGMENT_BYTES_LEAST, kept // _SEGMENTS_PER_LIMIT)
     return Retention(
         keep_settled=True,
-        max_age_us=arguments.max_age_us,
+        max_age_us=declared.max_age_us,
         max_bytes=kept,
-        segment_bytes=arguments.segment_bytes or min(fitting, _SEGMENT_BYTES_MOST),
+        segment_bytes=declared.segment_bytes or min(fitting, _SEGMENT_BYTES_MOST),
     )
 
 
@@ -63,12 +63,12 @@ class Stream(Queue):
         name: str,
         *,
         cursor: Cursor,
-        arguments: QueueArguments,
+        declared: QueueSettings,
         table: dict[str, Value],
         dedup: Dedup | None = None,
     ) -> None:
         super().__init__(
-            broker, vhost, name, cursor=cursor, arguments=arguments, table=table, durable=True, dedup=dedup
+            broker, vhost, name, cursor=cursor, declared=declared, table=table, durable=True, dedup=dedup
         )
         self.may_expire = False
         self._unsynced: deque[tuple[int, int]] = deque()
@@ -80,8 +80,15 @@ class Stream(Queue):
         """Of the groups that read it."""
         self.retire()
 
-    def not_supported(self, what: str) -> NotImplemented_:
-        return NotImplemented_(f"{what} not supported by stream queues {self}")
+    def not_supported(self, what: str) -> Unsupported:
+        return Unsupported(f"{what} not supported by stream queues {self}")
+
+    def change_settings(self, declared: QueueSettings) -> None:
+        super().change_settings(declared)
+        self.may_expire = False
+        self.broker.store.set_retention(self.log, retention_of(self.settings))
+        self.broker.timers.cancel((self, "age"))
+        self.retire()
 
     # in
 
@@ -100,7 +107,7 @@ class Stream(Queue):
         self._unsynced.append((ticket, self.log.next))
         if self.consumers or any(partition.wants_more for partition in self.partitions):
             self.broker.stall(self)
-        kept = self.arguments.kept_bytes
+        kept = self.settings.kept_bytes
         if kept and self.log.pending_bytes > max(_SEGMENT_BYTES_LEAST, kept >> 1):
             self.broker.store.hurry()
 
@@ -109,7 +116,7 @@ class Stream(Queue):
         if self.deleted:
             return
         self.broker.store.retire(self.log)
-        age_us = self.arguments.max_age_us
+        age_us = self.settings.max_age_us
         if age_us is not None:
             now_us, pending_us = self.broker.now_us(), self.log.pending_since_us
             if pending_us is not None and pending_us + age_us <= now_us:

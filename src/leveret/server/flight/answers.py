@@ -7,9 +7,17 @@ sees to that. Those about streams and topics are `reading`'s; sockets and proces
 
 from __future__ import annotations
 
-from leveret.amqp.errors import AccessRefused, AmqpError, NotFound
+from leveret.amqp.errors import AmqpError
 from leveret.broker.accounts import ADMINISTRATOR, User
 from leveret.broker.broker import Broker
+from leveret.broker.errors import (
+    AccessRefused,
+    BrokerError,
+    Locked,
+    NotFound,
+    PreconditionFailed,
+    Unsupported,
+)
 from leveret.broker.leases import LeaseNote, LeaseRefused, Leases
 from leveret.broker.queue import Queue
 from leveret.broker.stages import Row, StageName, Terms
@@ -20,6 +28,14 @@ from leveret.flight.tickets import StageDescriptor, pack_ranges
 from leveret.server.flight.reading import Reading, ordered_ranges, reason
 from leveret.storage.errors import StorageError, WriteFailed
 from leveret.storage.offsets import OffsetSet
+
+CODES: dict[type, int] = {
+    AccessRefused: 403,
+    NotFound: 404,
+    Locked: 405,
+    PreconditionFailed: 406,
+    Unsupported: 540,
+}
 
 
 class Answers:
@@ -34,7 +50,7 @@ class Answers:
         try:
             self._broker.flush()
             return self._do(self._user(user), request)
-        except (AmqpError, StorageError) as error:
+        except (AmqpError, BrokerError, StorageError) as error:
             return refused(error)
 
     def stage(
@@ -49,7 +65,7 @@ class Answers:
             name = StageName(descriptor.query, descriptor.batch, descriptor.stage)
             self._broker.flush()
             vhost.batches().write(name, rows, terms, before=before)
-        except (AmqpError, StorageError) as error:
+        except (AmqpError, BrokerError, StorageError) as error:
             return refused(error)
         return actions.Done()
 
@@ -207,9 +223,12 @@ def readable(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def refused(error: AmqpError | StorageError) -> actions.Refused:
-    if isinstance(error, LeaseRefused):
-        return actions.Refused(error.code, readable(error.sentence), error.hint, error.kind)
+def refused(error: AmqpError | BrokerError | StorageError) -> actions.Refused:
+    """Return what a caller is told of an error, with the code that AMQP has for it."""
+    if isinstance(error, BrokerError):
+        hint, kind = (error.hint, error.kind) if isinstance(error, LeaseRefused) else ("", "")
+        code = next(CODES[base] for base in type(error).__mro__ if base in CODES)
+        return actions.Refused(code, readable(error.sentence), hint, kind)
     if isinstance(error, AmqpError):
         return actions.Refused(error.code, readable(error.sentence))
     return actions.Refused(541, error.message, error.hint, "busy" if isinstance(error, WriteFailed) else "")

@@ -22,6 +22,7 @@ import msgspec
 
 from leveret.amqp.errors import AmqpError
 from leveret.broker.broker import Broker
+from leveret.broker.errors import BrokerError
 from leveret.broker.logins import Origin
 from leveret.flight import actions, tickets
 from leveret.server.alarms import MEMORY_SHARE_MAX
@@ -276,7 +277,7 @@ class FlightEndpoint:
             # at one moment: what the view has is shown unless it is withheld
             hidden = withheld(queue, question.start, question.stop)
             reply: wire.Reply = wire.Viewed(pickle.dumps(queue.log.view()), hidden.encode())
-        except (AmqpError, StorageError) as error:
+        except (AmqpError, BrokerError, StorageError) as error:
             reply = wire.Answered(actions.encode(refused(error)))
         except Exception:  # noqa: BLE001  # the caller must not wait for an answer that never comes
             reply = _failed()
@@ -294,7 +295,7 @@ class FlightEndpoint:
             reply: wire.Reply = wire.Checkpointed(
                 taken_us, {readable(name): each_us for name, each_us in round_trips_us.items()}
             )
-        except (AmqpError, StorageError) as error:
+        except (AmqpError, BrokerError, StorageError) as error:
             reply = wire.Answered(actions.encode(refused(error)))
         except Exception:  # noqa: BLE001  # the caller must not wait for an answer that never comes
             reply = _failed()

@@ -15,9 +15,9 @@ from itertools import chain, islice, starmap
 from typing import Final
 from weakref import WeakKeyDictionary
 
-from leveret.amqp.errors import PreconditionFailed
 from leveret.broker import weighing
 from leveret.broker.accounts import User
+from leveret.broker.errors import PreconditionFailed
 from leveret.broker.groups import topics
 from leveret.broker.groups.group import Group
 from leveret.broker.groups.settings import QUERY

@@ -1,0 +1,41 @@
+"""Why the broker refuses a request, as types that carry the decision.
+
+    BrokerError              a sentence for the client; each front says it in its protocol's codes
+    ├─ AccessRefused         the user has no right to it, or somebody else has it for themselves
+    ├─ NotFound              there is no such queue, exchange, group, user …
+    ├─ Locked                an exclusive queue of another session
+    ├─ PreconditionFailed    the request is wrong: its arguments, or the state of what it is about
+    └─ Unsupported           the object can't do this at all
+
+The rule: a sentence that RabbitMQ has is RabbitMQ's, to the letter, because clients match on it.
+"""
+
+from __future__ import annotations
+
+
+class BrokerError(Exception):
+    """`NotFound("no queue 'q' in vhost '/'")`."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(sentence)
+        self.sentence = sentence
+
+
+class AccessRefused(BrokerError):
+    """The user has no right to this, or somebody else has it for themselves."""
+
+
+class NotFound(BrokerError):
+    """What the request names is not there."""
+
+
+class Locked(BrokerError):
+    """An exclusive queue belongs to another session."""
+
+
+class PreconditionFailed(BrokerError):
+    """The arguments of the request are wrong, or do not fit the state of what it is about."""
+
+
+class Unsupported(BrokerError):
+    """The object that the request names can't do this at all."""
