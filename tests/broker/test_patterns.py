@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from leveret.amqp.errors import PreconditionFailed
 from leveret.amqp.names import to_text
 from leveret.broker.accounts import Permissions, User
+from leveret.broker.errors import PreconditionFailed
 from leveret.broker.patterns import check_pattern, matches
 
 EVIL = ["(a+)+$", "(a|aa)+$", "(a*)*b", "(.*a){20}$", "(a?){60}a{60}$"]
