@@ -323,7 +323,7 @@ class Clients:
         for held, what in settlements.values():
             self._intend(held, what)
             certain = held.key is not None and held.key[0] in alive and what != "requeue"
-            if certain and not there[held.queue].arguments.consumer_timeout_ms:  # or it may have gone back
+            if certain and not there[held.queue].table.get("x-consumer-timeout"):  # or it may have gone back
                 removed.add(held.key)
         self._account.intents.published |= added
         group = Group(added, removed)
@@ -482,6 +482,6 @@ class Clients:
         for offset, (kept, state) in self._account.contents[log].items():
             if kept.lineage == lineage and state.in_flight:
                 return log, offset
-        late = self._broker.vhosts["/"].queues[queue].arguments.consumer_timeout_ms
+        late = self._broker.vhosts["/"].queues[queue].table.get("x-consumer-timeout")
         assert late, f"{lineage} was delivered and is not in flight in {queue}"
         return None

@@ -150,7 +150,8 @@ def test_a_client_that_hangs_up_while_its_password_is_hashed_is_forgotten(
     broker.wait_until(lambda: not broker.server.turns.sockets, "no socket is left")
     hashing.go_on.set()
     broker.wait_until(lambda: not broker.server.broker.logins._waiting, "the hash is done")
-    assert connected(broker)[1].connection.running
+    _client, end = connected(broker)
+    assert end.connection.running
 
 
 def test_a_broker_stops_while_passwords_are_hashed(hashing: Hashing) -> None:

@@ -13,6 +13,7 @@ from pyarrow import flight
 
 from leveret.amqp.properties import encode
 from leveret.broker import administration
+from leveret.broker.passwords import hash_password
 from leveret.flight import actions, schemas, tickets
 from leveret.flight.tickets import PieceTicket, ReadTicket, StageDescriptor, pack_ranges
 from leveret.testing.broker import Broker
@@ -48,7 +49,7 @@ def queue(broker: Broker) -> str:
 @pytest.fixture
 def ann(broker: Broker) -> Bulk:
     """An administrator who has logged in."""
-    change(broker, "put_user", "ann", password=b"secret", tags=["administrator"])
+    change(broker, "put_user", "ann", password_hash=hash_password(b"secret", b"salt"), tags=["administrator"])
     change(broker, "permit", "/", "ann", **ALL)
     assert broker.endpoint is not None
     ann = Bulk(broker.endpoint.port, "ann", "secret")
@@ -79,7 +80,7 @@ def begun(ann: Bulk, ticket: ReadTicket | PieceTicket) -> Iterator[Any]:
 
 
 def test_a_changed_password_ends_flight_logins_at_once(broker, ann):
-    change(broker, "put_user", "ann", password=b"new", tags=[])
+    change(broker, "put_user", "ann", password_hash=hash_password(b"new", b"salt"), tags=[])
     with pytest.raises(flight.FlightUnauthenticatedError, match="login of user 'ann' was refused"):
         ann.ask(actions.Address("/", []))
     assert Bulk(broker.endpoint.port, "ann", "new").ask(actions.Address("/", [])) == actions.Done()
@@ -101,10 +102,10 @@ def test_reading_ends_when_the_right_to_read_is_taken_away(broker, ann, queue):
 
 
 def test_reading_goes_on_when_others_lose_rights_or_the_password_changes(broker, ann, queue):
-    change(broker, "put_user", "bob", password=b"b", tags=[])
+    change(broker, "put_user", "bob", password_hash=hash_password(b"b", b"salt"), tags=[])
     reading = begun(ann, whole(ann, queue))
     change(broker, "delete_user", "bob")
-    change(broker, "put_user", "ann", password=b"new", tags=["administrator"])
+    change(broker, "put_user", "ann", password_hash=hash_password(b"new", b"salt"), tags=["administrator"])
     with pytest.raises(flight.FlightUnauthenticatedError):
         ann.ask(actions.Look("/", queue))
     assert sum(chunk.data.num_rows for chunk in reading) > 0
@@ -126,7 +127,7 @@ def test_writing_ends_when_the_right_to_write_is_taken_away(broker, ann, queue):
 def test_a_picture_is_not_shown_to_one_who_is_no_administrator_any_more(broker, ann, queue, tmp_path: Path):
     taken = ann.ask(actions.TakePicture(PICTURE))
     assert isinstance(taken, actions.Taken)
-    change(broker, "put_user", "ann", password=None, tags=["monitoring"])
+    change(broker, "put_user", "ann", password_hash=None, tags=["monitoring"])
     with pytest.raises(flight.FlightServerError) as refused:
         ann.read(PieceTicket(PICTURE, "published", 1, 0))
     sentence = "an audit is for users with the tag 'administrator', and 'ann' has it not"

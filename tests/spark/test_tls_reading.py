@@ -17,7 +17,8 @@ from leveret.spark.spooled import SpoolStreamReader
 from tests.e2e.serving import Serving
 from tests.processes import free_ports
 from tests.rabbitmq.node import running_rabbitmq
-from tests.server.test_tls import certificate, port_of, pytestmark  # noqa: F401  (a fixture, and its mark)
+from tests.server.conftest import certificate  # noqa: F401  (a fixture)
+from tests.server.test_tls import port_of, pytestmark  # noqa: F401  (its mark)
 from tests.spark import tasks
 from tests.spark.queues import Run, bodies
 from tests.spark.spooling import wait_until
