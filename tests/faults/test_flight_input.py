@@ -19,6 +19,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
+from leveret.broker import failed_logins
 from leveret.broker.definitions import PermissionRow, UserRow
 from leveret.broker.passwords import hash_password
 from leveret.flight import actions
@@ -35,7 +36,11 @@ CALLS = 120
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    with Broker(tmp_path_factory.mktemp("flight") / "data", flight=True) as broker:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        Broker(tmp_path_factory.mktemp("flight") / "data", flight=True) as broker,
+    ):
+        patch.setattr(failed_logins, "DELAY_MAX_US", 0)  # most logins here fail, and each would cost 5 s
 
         def add() -> None:
             accounts = broker.server.broker.accounts

@@ -251,7 +251,7 @@ class FlightEndpoint:
         answer: actions.Answer = actions.Done()
         try:
             check()
-        except AmqpError as error:
+        except (AmqpError, BrokerError) as error:
             answer = refused(error)
         writer.write(wire.frame(number, wire.Answered(actions.encode(answer))))
 
