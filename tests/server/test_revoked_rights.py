@@ -121,7 +121,9 @@ def test_writing_ends_when_the_right_to_write_is_taken_away(broker, ann, queue):
     change(broker, "permit", "/", "ann", configure=".*", write="^other$", read=".*")
     with pytest.raises(flight.FlightServerError) as refused, writer:
         writer.write_batch(rows)
-    assert refusal(refused.value).text == "access to exchange 'amq.default' in vhost '/' refused for user 'ann'"
+    assert (
+        refusal(refused.value).text == "access to exchange 'amq.default' in vhost '/' refused for user 'ann'"
+    )
 
 
 def test_a_picture_is_not_shown_to_one_who_is_no_administrator_any_more(broker, ann, queue, tmp_path: Path):
