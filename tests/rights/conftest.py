@@ -2,6 +2,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from leveret.broker.broker import Limits
 from leveret.testing.broker import Broker
 from tests.management.conftest import Api
 from tests.rabbitmq.node import RabbitMQ
@@ -10,8 +11,9 @@ from tests.rights.brokers import AmqpSide, Leveret, add_users_to_rabbitmq
 
 @pytest.fixture(scope="module")
 def leveret_side(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Leveret]:
-    """One Leveret for all rows, with AMQP, HTTP and Flight."""
-    with Broker(tmp_path_factory.mktemp("rights") / "data", flight=True) as broker:
+    """One Leveret for all rows, with AMQP, HTTP and Flight. It does not delay logins: many of them fail."""
+    limits = Limits(login_delay_max_ms=0)
+    with Broker(tmp_path_factory.mktemp("rights") / "data", flight=True, limits=limits) as broker:
         api = Api(broker)
         api.run(api.listener.start())
         side = Leveret(broker, api)

@@ -154,7 +154,7 @@ ROWS: Final = (
     Row(actions.DropPicture, (), asked(lambda _: actions.DropPicture(PICTURE)), "of another user"),
     Row(
         PieceTicket,
-        ("take picture {new}",),
+        ("be tag administrator", "take picture {new}"),
         lambda bulk, g: bulk.read(PieceTicket(PICTURE, "published", g.log_id, 0)),
         "of another user",
     ),

@@ -57,6 +57,8 @@ class Limits:
     unfinished_max_bytes: int = 256 << 20
     """What a connection may make the broker keep of messages that are not whole, on all channels together."""
     consumer_timeout_ms: int = 30 * 60 * 1000
+    login_delay_max_ms: int = 5_000
+    """How long a login waits at most because earlier ones have failed; 0 for no delay."""
     logins_waiting_max: int = 1_000
     """How many logins may wait for a delay or a hash. More are refused without a look at the password."""
     logins_waiting_by_source_max: int = 100

@@ -18,7 +18,7 @@ FREE: Final = 10
 """So many failures in a row cost no delay: people mistype, and services are deployed with old passwords."""
 _FIRST_DELAY_US: Final = 100_000
 DELAY_MAX_US: Final = 5_000_000
-"""Half of what a handshake may take: whoever waits that long, and has the right password, still gets in."""
+"""The default: half of what a handshake may take, so that a login with the right password still gets in."""
 FORGET_US: Final = 10 * 60 * 1_000_000
 _COUNTS_MAX: Final = 10_000
 _HOMES_MAX: Final = 10_000
@@ -34,7 +34,8 @@ _Key: TypeAlias = str | bytes | _Home
 class FailedLogins:
     """`failures.failed("10.0.0.7", "ann", now_us)`; later `failures.delay_us("10.0.0.7", "ann", now_us)`."""
 
-    def __init__(self) -> None:
+    def __init__(self, delay_max_us: int = DELAY_MAX_US) -> None:
+        self._delay_max_us = delay_max_us
         self._counts: OrderedDict[_Key, tuple[int, int]] = OrderedDict()
         """How many failures in a row, and when the last one was; the oldest first."""
         self._homes: OrderedDict[_Home, None] = OrderedDict()
@@ -49,8 +50,8 @@ class FailedLogins:
         for key in self._keys(address, name):
             count, last_us = self._counts.get(key, (0, 0))
             if count > FREE and now_us - last_us < FORGET_US:
-                doublings = min(count - FREE - 1, DELAY_MAX_US.bit_length())
-                found = max(found, min(_FIRST_DELAY_US << doublings, DELAY_MAX_US))
+                doublings = min(count - FREE - 1, self._delay_max_us.bit_length())
+                found = max(found, min(_FIRST_DELAY_US << doublings, self._delay_max_us))
         return found
 
     def failed(self, address: str, name: str, now_us: int) -> None:

@@ -72,7 +72,7 @@ class Logins:
     def __init__(self, broker: Broker, hasher: Hasher) -> None:
         self._broker = broker
         self._hasher = hasher
-        self._failures = FailedLogins()
+        self._failures = FailedLogins(1000 * broker.limits.login_delay_max_ms)
         self._waiting: Counter[object] = Counter()
         """Logins that wait for a delay or a hash, by source."""
         self._waiting_count = 0
