@@ -179,5 +179,7 @@ def test_a_group_that_begins_behind_what_could_not_be_written_does_not_hinder_th
     assert member.confirmed(1) == {"ack": 0, "nack": 1}
     broker.faults.heal_disk()
     member.answer(commands.Basic.ConsumeOk)
+    member.client.own.next(commands.Connection.Blocked)
+    member.client.own.next(commands.Connection.Unblocked)
     publish(open_channel(), "next")
     assert [each.text for each in member.deliveries(1)] == ["next"]
