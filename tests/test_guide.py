@@ -214,7 +214,7 @@ def test_a_whole_program_runs_as_it_is_written(name: str, tmp_path: Path) -> Non
 
 
 def is_consumed(broker: Broker) -> bool:
-    return broker.call(lambda: any(each.channels for each in broker.server.broker.connections))
+    return broker.call(lambda: any(each.channels for each in broker.server.broker.sessions))
 
 
 def give_it_a_message(broker: Broker, process: subprocess.Popen[str]) -> None:

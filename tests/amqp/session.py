@@ -18,9 +18,9 @@ from leveret.amqp.frames import BODY, FRAME, HEADER, METHOD, OVERHEAD_BYTES, PRO
 from leveret.amqp.methods import Method, make
 from leveret.amqp.tables import Value
 from leveret.broker.broker import Broker, Limits
-from leveret.broker.connection import Connection
-from leveret.broker.handshake import State
 from leveret.broker.logins import Hasher, hash_at_once
+from leveret.fronts.amqp.connection import Connection
+from leveret.fronts.amqp.handshake import State
 from leveret.storage.store import Options, Store
 from leveret.testing.clock import VirtualClock
 from leveret.testing.definitions import MemoryDefinitions
@@ -158,7 +158,7 @@ class Session:
 
     def __init__(self, core: "Core", *, prefix: bytes = b"") -> None:
         self.core = core
-        self.connection: Connection = core.broker.connect(peer="a test", loopback=True)
+        self.connection: Connection = Connection(core.broker, peer="a test", loopback=True)
         if prefix:
             self.feed(prefix)
 
@@ -254,7 +254,7 @@ class Core:
     def leftovers(self) -> list[str]:
         """What connections have left behind, though all are gone; nothing, it is to be hoped."""
         broker = self.broker
-        found = [f"connection {each.name}" for each in broker.connections]
+        found = [f"session {each.name}" for each in broker.sessions]
         found += [f"reply channel {each.number}" for each in broker.reply_channels.values()]
         found += [f"waiting: {each.number}" for each in (*broker._waiting, *broker._owing)]
         for queue in [queue for vhost in broker.vhosts.values() for queue in vhost.queues.values()]:

@@ -1,28 +1,19 @@
-"""Confirms of one channel: every publish exactly once, never before its ticket, in few frames."""
+"""Confirms of one channel: every publish exactly once, never before its ticket, in few confirms."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from pamqp import commands, frame
 
-from leveret.broker.confirms import Confirms
-
-CHANNEL = 7
+from leveret.broker.confirms import Confirm, Confirms
 
 
-def read(frames: list[bytes]) -> list[tuple[str, int, bool]]:
-    found = []
-    for data in frames:
-        size, channel, method = frame.unmarshal(data)
-        assert (size, channel) == (len(data), CHANNEL)
-        assert isinstance(method, commands.Basic.Ack | commands.Basic.Nack)
-        found.append((method.name.removeprefix("Basic."), method.delivery_tag, method.multiple))
-    return found
+def read(confirms: list[Confirm]) -> list[tuple[str, int, bool]]:
+    return [("Nack" if nack else "Ack", last, multiple) for last, nack, multiple in confirms]
 
 
 def test_nothing_is_acked_before_its_ticket_is_safe() -> None:
-    confirms = Confirms(CHANNEL)
+    confirms = Confirms()
     confirms.expect(3, 5)
     assert (confirms.release(4), len(confirms)) == ([], 3)
     assert read(confirms.release(5)) == [("Ack", 3, True)]
@@ -30,13 +21,13 @@ def test_nothing_is_acked_before_its_ticket_is_safe() -> None:
 
 
 def test_what_waits_for_nothing_is_acked_at_once() -> None:
-    confirms = Confirms(CHANNEL)
+    confirms = Confirms()
     confirms.expect(1, 0)
     assert read(confirms.release(0)) == [("Ack", 1, False)]
 
 
-def test_tickets_that_became_safe_together_are_one_frame() -> None:
-    confirms = Confirms(CHANNEL)
+def test_tickets_that_became_safe_together_are_one_confirm() -> None:
+    confirms = Confirms()
     for ticket in (1, 2, 3):
         confirms.expect(2, ticket)
     assert read(confirms.release(2)) == [("Ack", 4, True)]
@@ -44,7 +35,7 @@ def test_tickets_that_became_safe_together_are_one_frame() -> None:
 
 
 def test_a_nack_stands_between_acks() -> None:
-    confirms = Confirms(CHANNEL)
+    confirms = Confirms()
     confirms.expect(2, 1)
     confirms.refuse(1)
     confirms.expect(1, 1)
@@ -58,7 +49,7 @@ def test_a_nack_stands_between_acks() -> None:
 
 
 def test_a_failed_round_nacks_what_waits_for_it_and_nothing_else() -> None:
-    confirms = Confirms(CHANNEL)
+    confirms = Confirms()
     confirms.expect(2, 1)
     confirms.expect(3, 2)
     confirms.expect(1, 0)
@@ -68,7 +59,7 @@ def test_a_failed_round_nacks_what_waits_for_it_and_nothing_else() -> None:
 
 
 def test_a_failed_round_does_not_nack_what_can_not_be_undone() -> None:
-    confirms = Confirms(CHANNEL)
+    confirms = Confirms()
     confirms.expect(2, 2)
     confirms.expect(1, 2, done=True)
     confirms.expect(1, 2)
@@ -89,7 +80,7 @@ steps = st.one_of(
 
 @given(st.lists(steps, max_size=60))
 def test_every_publish_is_acked_or_nacked_exactly_once(script: list[tuple[str, int]]) -> None:
-    confirms = Confirms(CHANNEL)
+    confirms = Confirms()
     safe = ticket = sent = 0
     owed: dict[int, tuple[int, bool]] = {}
     """By number: the ticket, and whether a nack is due."""

@@ -12,9 +12,9 @@ from leveret.broker.administration import delete_user
 from leveret.broker.broker import Limits
 from leveret.broker.definitions import PermissionRow, UserRow
 from leveret.broker.failed_logins import DELAY_MAX_US, FREE
-from leveret.broker.handshake import State
 from leveret.broker.logins import Origin
 from leveret.broker.passwords import NOBODY_HASH, hash_password
+from leveret.fronts.amqp.handshake import State
 from tests.amqp.session import (
     PROTOCOL_HEADER,
     Core,
@@ -311,7 +311,7 @@ def test_a_connection_waits_for_the_hash_and_others_are_served_meanwhile(
     assert waiting.state is State.AUTHENTICATING
     hasher.finish()
     assert names_in(waiting.taken()) == ["connection.tune"]
-    assert waiting.connection.user.name == "ann"
+    assert waiting.connection.session.user.name == "ann"
 
 
 def test_what_is_sent_behind_the_password_waits_and_is_answered_in_order(

@@ -525,7 +525,7 @@ def test_an_event_loop_that_ends_without_closing_is_no_disaster(leveret_broker: 
 
     asyncio.run(work())
     gc.collect()
-    leveret_broker.wait_until(lambda: not leveret_broker.server.broker.connections, "it is gone")
+    leveret_broker.wait_until(lambda: not leveret_broker.server.broker.sessions, "it is gone")
 
 
 def test_what_happens_is_logged_with_fields_for_programs(

@@ -202,7 +202,7 @@ def test_publishers_that_are_closed_while_they_ask_leave_no_channel_behind(lever
                 for _ in range(turns):
                     await asyncio.sleep(0)
                 await publisher.close(timeout_s=0)
-            (served,) = leveret_broker.call(lambda: list(leveret_broker.server.broker.connections))
+            (served,) = leveret_broker.call(lambda: list(leveret_broker.server.broker.sessions))
             await asyncio.to_thread(
                 leveret_broker.wait_until, lambda: not served.channels, "no channel is open", timeout_s=5
             )

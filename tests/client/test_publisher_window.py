@@ -428,7 +428,7 @@ def test_publishers_come_and_go_and_leave_no_channel_behind(leveret_broker: Brok
                 await publisher.publish(b"", "nowhere")
                 assert connection.session is not None
                 assert len(connection.session.on_writable) == 1
-                (served,) = leveret_broker.call(lambda: list(leveret_broker.server.broker.connections))
+                (served,) = leveret_broker.call(lambda: list(leveret_broker.server.broker.sessions))
                 leveret_broker.wait_until(lambda: len(served.channels) == 1, "one channel is open")
 
     asyncio.run(work())

@@ -15,7 +15,8 @@ from leveret.amqp.frames import BODY, FRAME, HEADER, METHOD, PROTOCOL_HEADER, co
 from leveret.amqp.methods import Method, make
 from leveret.amqp.tables import Value
 from leveret.broker.broker import Broker
-from leveret.broker.handshake import State
+from leveret.fronts.amqp.connection import Connection
+from leveret.fronts.amqp.handshake import State
 
 _FRAME_MAX = 131_072
 
@@ -33,7 +34,7 @@ class Wire:
     """`wire.send(1, commands.Basic.Get(queue="q"))`, a turn of the broker, then `wire.received()`."""
 
     def __init__(self, broker: Broker, name: str) -> None:
-        self.connection = broker.connect(peer=name, loopback=True)
+        self.connection = Connection(broker, peer=name, loopback=True)
         self._unread = b""
         capabilities = {"consumer_cancel_notify": True, "basic.nack": True}
         start = make(
@@ -77,7 +78,7 @@ class Wire:
         """What has come since the last time."""
         data = self._unread + b"".join(self.connection.out)
         self.connection.out.clear()
-        self.connection.broker.flushed.pop(self.connection, None)
+        self.connection.broker.flushed.pop(self.connection.session, None)
         found: list[Frame] = []
         position = 0
         while position < len(data):

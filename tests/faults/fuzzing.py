@@ -149,7 +149,7 @@ class Watched:
         errors = [f"{each['message']}: {each.get('exception')!r}" for each in self._unhandled]
         errors += [record.getMessage() for record in self._caplog.records]
         assert not errors, errors
-        left = broker.call(lambda: list(broker.server.broker.connections))
+        left = broker.call(lambda: list(broker.server.broker.sessions))
         assert not left, left
         queues = broker.call(lambda: list(broker.server.broker.vhosts["/"].queues.values()))
         in_use = [str(each) for each in queues if each.unacked or each.consumers or each.owner]

@@ -175,7 +175,7 @@ def broker(running: Attacked, caplog: pytest.LogCaptureFixture) -> Iterator[Atta
     running.wait_until(lambda: not running.server.turns.sockets, "all sockets are gone")
     serves(running)
     running.wait_until(lambda: not running.server.turns.sockets, "all sockets are gone")
-    assert not running.call(lambda: list(running.server.broker.connections))
+    assert not running.call(lambda: list(running.server.broker.sessions))
     queues = running.call(lambda: list(running.server.broker.vhosts["/"].queues.values()))
     assert not [queue for queue in queues if queue.unacked or queue.consumers or queue.owner]
     running.call(lambda: [queue.vhost.delete_queue(queue) for queue in queues])

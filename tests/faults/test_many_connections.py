@@ -36,7 +36,7 @@ with Broker() as broker:
     for line in sys.stdin:  # what the test asks for
         if line.strip() == "none left":
             broker.wait_until(lambda: not broker.server.turns.sockets, "all sockets are gone")
-        print(broker.call(lambda: len(broker.server.broker.connections)), flush=True)
+        print(broker.call(lambda: len(broker.server.broker.sessions)), flush=True)
 """
 
 

@@ -12,8 +12,8 @@ import pytest
 from pyarrow import flight
 from starlette.routing import Route
 
-from leveret.broker.methods import HANDLERS
 from leveret.flight import actions, tickets
+from leveret.fronts.amqp.methods import HANDLERS
 from leveret.management.app import create_app
 from leveret.testing.broker import Broker
 from tests.compatibility import methods

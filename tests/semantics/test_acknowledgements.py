@@ -43,8 +43,9 @@ def test_tags_of_two_channels_are_counted_apart(channel: Channel, queue: str) ->
 
 def test_tags_use_all_64_bits(channel: Channel, broker: Broker, queue: str) -> None:
     def forward() -> None:
-        (connection,) = broker.server.broker.connections
-        connection.channels[1].next_tag = 1 << 62
+        (session,) = broker.server.broker.sessions
+        (served,) = session.channels
+        served.next_tag = 1 << 62
 
     broker.call(forward)
     fill(channel, queue, "a")
@@ -61,7 +62,7 @@ def test_an_unacknowledged_delivery_is_settled_when_it_is_written(
     channel.consume(queue, no_ack=True)
     fill(channel, queue, "a")
     channel.client.vanish()
-    broker.wait_until(lambda: not broker.server.broker.connections, "the connection is gone")
+    broker.wait_until(lambda: not broker.server.broker.sessions, "the connection is gone")
     assert broker.depth(queue) == broker.unacked(queue) == 0
 
 

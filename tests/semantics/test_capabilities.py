@@ -45,7 +45,7 @@ def test_a_connection_is_called_as_its_client_says(broker: Broker) -> None:
     parameters = pika.URLParameters(broker.url)
     parameters.client_properties = {"connection_name": "billing"}
     connection = pika.BlockingConnection(parameters)
-    names = broker.call(lambda: [each.name for each in broker.server.broker.connections])
+    names = broker.call(lambda: [each.name for each in broker.server.broker.sessions])
     assert len(names) == 1
     assert names[0].endswith(" billing")
     connection.close()

@@ -229,7 +229,7 @@ def test_routes_of_a_publisher_keep_no_queue_that_is_gone(channel: Channel, brok
     channel.declare("q")
     channel.publish("q", "x")
     channel.quiet()
-    routes = broker.call(lambda: [each.routes for each in broker.server.broker.connections])
+    routes = broker.call(lambda: [session.peer.routes for session in broker.server.broker.sessions])
     assert sum(map(len, routes)) == 1
 
 

@@ -119,7 +119,7 @@ def test_a_message_over_its_delivery_limit_is_not_lost(
     disk.fill()
     channel.nack(1)
     other.client.vanish()
-    broker.wait_until(lambda: len(broker.server.broker.connections) == 2, "one connection less")
+    broker.wait_until(lambda: len(broker.server.broker.sessions) == 2, "one connection less")
     end(channel)
     disk.heal()
     broker.wait_until_unacked("q", 0)

@@ -14,7 +14,7 @@ from pamqp import commands, frame, heartbeat
 from pika.exceptions import ConnectionClosedByBroker
 
 from leveret.amqp import frames, methods, properties
-from leveret.broker.connection import Connection
+from leveret.fronts.amqp.connection import Connection
 from leveret.server import socket as server_socket
 from leveret.testing.broker import Broker
 from leveret.testing.clock import VirtualClock
@@ -96,7 +96,7 @@ def test_an_unknown_vhost_is_refused(connect: Callable[..., Client]) -> None:
 
 def test_guest_comes_from_loopback_only(broker: Broker) -> None:
     def log_in(loopback: bool) -> Connection:
-        connection = broker.server.broker.connect(peer="somewhere", loopback=loopback)
+        connection = Connection(broker.server.broker, peer="somewhere", loopback=loopback)
         start_ok = commands.Connection.StartOk(
             client_properties={"capabilities": CAPABILITIES}, mechanism="PLAIN", response="\0guest\0guest"
         )

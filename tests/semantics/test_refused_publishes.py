@@ -75,8 +75,9 @@ def test_the_reason_of_a_nack_is_counted_and_shown_per_channel(channel: Channel,
     channel.confirmed(2)
 
     def reasons() -> tuple[dict[str, int], dict[str, int]]:
-        (connection,) = broker.server.broker.connections
-        return dict(connection.channels[1].nack_reasons), dict(broker.server.broker.counters.nacked)
+        (session,) = broker.server.broker.sessions
+        (served,) = session.channels
+        return dict(served.nack_reasons), dict(broker.server.broker.counters.nacked)
 
     own, all_of_them = broker.call(reasons)
     assert own == all_of_them == {"a queue is full (reject-publish)": 2}
@@ -93,8 +94,9 @@ def test_a_full_disk_is_not_called_a_full_queue(channel: Channel, broker: Broker
     channel.confirmed(1)
 
     def reasons() -> dict[str, int]:
-        (connection,) = broker.server.broker.connections
-        return dict(connection.channels[1].nack_reasons)
+        (session,) = broker.server.broker.sessions
+        (served,) = session.channels
+        return dict(served.nack_reasons)
 
     with channel.client.together():
         channel.publish("limited", "c")

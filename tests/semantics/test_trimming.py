@@ -11,11 +11,10 @@ from random import Random
 
 import pytest
 
-from leveret.amqp.events import Settlement
 from leveret.amqp.properties import encode
-from leveret.amqp.scanner import ACK
 from leveret.broker import overflow, settling
 from leveret.broker.queue import Queue
+from leveret.broker.settling import Tags, Verdict
 from leveret.flight import actions
 from leveret.storage.errors import WriteFailed
 from leveret.storage.log import Log
@@ -257,7 +256,7 @@ def test_a_consumer_with_credit_has_its_chance_before_each_turn_drops_more(
     def between() -> None:
         turn(broker, many(numbers(0, 3 * SHARE)))
         (consumer,) = found(broker).consumers
-        settling.settle(consumer.channel, [Settlement(consumer.channel.number, ACK, 1, 1)])
+        settling.settle(consumer.channel, [Tags(1, 1)], Verdict.ACK)
         broker.server.turns.begin()
 
     broker.call(between)

@@ -12,8 +12,8 @@ from pyarrow import flight
 
 from leveret.broker import passwords
 from leveret.broker.definitions import Change, UserRow
-from leveret.broker.handshake import State
 from leveret.flight import actions
+from leveret.fronts.amqp.handshake import State
 from leveret.server import socket as server_socket
 from leveret.server.definitions import Definitions
 from leveret.server.socket import AmqpSocket
@@ -137,7 +137,7 @@ def test_a_handshake_that_takes_too_long_ends_while_the_password_is_hashed(
     broker.wait_until(lambda: not broker.server.turns.sockets, "no socket is left")
     hashing.go_on.set()
     broker.wait_until(lambda: not broker.server.broker.logins._waiting, "the hash is done")
-    assert broker.call(lambda: len(broker.server.broker.connections)) == 0
+    assert broker.call(lambda: len(broker.server.broker.sessions)) == 0
     assert [each for each in caplog.records if each.levelname == "ERROR"] == []
 
 
@@ -151,7 +151,7 @@ def test_a_client_that_hangs_up_while_its_password_is_hashed_is_forgotten(
     hashing.go_on.set()
     broker.wait_until(lambda: not broker.server.broker.logins._waiting, "the hash is done")
     _client, end = connected(broker)
-    assert end.connection.running
+    assert end.connection.is_open
 
 
 def test_a_broker_stops_while_passwords_are_hashed(hashing: Hashing) -> None:

@@ -268,9 +268,9 @@ def test_waiting_for_what_never_happens_ends_with_a_sentence(
 
 def test_waiting_for_anything(leveret_broker: Broker, channel: Channel) -> None:
     server = leveret_broker.server
-    leveret_broker.wait_until(lambda: len(server.broker.connections) == 1, "there is a connection")
+    leveret_broker.wait_until(lambda: len(server.broker.sessions) == 1, "there is a connection")
     channel.client.vanish()
-    leveret_broker.wait_until(lambda: not server.broker.connections, "there is none")
+    leveret_broker.wait_until(lambda: not server.broker.sessions, "there is none")
 
 
 def test_asking_for_an_unknown_queue_is_an_error(leveret_broker: Broker) -> None:

@@ -74,9 +74,9 @@ def delete_user(broker: Broker, name: str) -> None:
     broker.accounts.remove(name)
     rights = [Change(_row(vhost, name, each), removed=True) for vhost, each in user.permissions.items()]
     broker.define(*rights, Change(UserRow(name, user.password_hash), removed=True))
-    for connection in list(broker.connections):
-        if connection.is_of(name):
-            connection.force_close(f"user '{name}' was deleted")
+    for session in list(broker.sessions):
+        if session.is_of(name):
+            session.peer.force_close(f"user '{name}' was deleted")
 
 
 def permit(broker: Broker, vhost: str, user: str, *, configure: str, write: str, read: str) -> bool:

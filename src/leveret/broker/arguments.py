@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from typing import Final, TypeVar
 
-from leveret.amqp.tables import Value
+from leveret.broker.canonical import Value
 from leveret.broker.checks import (
     Check,
     Table,

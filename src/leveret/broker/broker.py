@@ -13,13 +13,10 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from leveret.amqp.errors import InternalError
-from leveret.amqp.methods import Method
-from leveret.amqp.tables import Value
 from leveret.broker import overflow, restoring
 from leveret.broker.accounts import Accounts
 from leveret.broker.auditing import Trail
-from leveret.broker.connection import Connection
+from leveret.broker.canonical import Value
 from leveret.broker.counters import Counters
 from leveret.broker.defining import Defining, Undo
 from leveret.broker.definitions import Change, Row
@@ -27,6 +24,7 @@ from leveret.broker.feed import Source
 from leveret.broker.logins import Hasher, Logins, Origin, hash_at_once
 from leveret.broker.pacing import Pacing
 from leveret.broker.queue import Queue
+from leveret.broker.session import Peer, Session
 from leveret.broker.timers import Timers
 from leveret.broker.vhost import VirtualHost
 from leveret.broker.work import Work
@@ -42,6 +40,8 @@ if TYPE_CHECKING:
 _ROUNDS_MAX = 64
 """How often queues may wake one another in a turn before the shell gets to write what there is."""
 
+_FRAME_OVERHEAD_BYTES = 8
+"""What a frame of AMQP has beside its payload."""
 _DAMAGE_MAX = 100
 """Damaged things that are remembered one by one."""
 
@@ -63,6 +63,11 @@ class Limits:
     """How many logins may wait for a delay or a hash. More are refused without a look at the password."""
     logins_waiting_by_source_max: int = 100
     """How many of them may come from one address, or from one user at an address known for that user."""
+
+    @property
+    def content_header_max_bytes(self) -> int:
+        """Return how large a content header may be: it must fit into one frame of AMQP."""
+        return self.frame_max - _FRAME_OVERHEAD_BYTES
 
 
 class _Appends(NamedTuple):
@@ -107,12 +112,12 @@ class Broker:
         self.timers = Timers()
         self.accounts = Accounts()
         self.logins = Logins(self, hasher)
-        self.pacing: Pacing[Connection] = Pacing()
+        self.pacing: Pacing[Session] = Pacing()
         self.counters = Counters()
         self.vhosts: dict[str, VirtualHost] = {}
-        self.connections: dict[Connection, None] = {}
+        self.sessions: dict[Session, None] = {}
         self.buffered_bytes = 0
-        """What connections keep in memory: messages that are not whole, and answers that nobody reads."""
+        """What sessions keep in memory: messages that are not whole, and answers that nobody reads."""
         self.advertised: dict[str, Value] = {}
         """What clients are told beside the broker's own properties: where else it listens."""
         self.reply_channels: dict[str, Channel] = {}
@@ -123,8 +128,8 @@ class Broker:
         """Why publishers are held back at present, as `connection.blocked` says it."""
         self._alarms: set[tuple[str, str]] = set()
         self.turn_us = clock()
-        self.flushed: dict[Connection, None] = {}
-        """Connections that have something to be written."""
+        self.flushed: dict[Session, None] = {}
+        """Sessions whose fronts have something to be written."""
         self._clock = clock
         self.definitions = Defining(define)
         self._listener = listener
@@ -138,7 +143,7 @@ class Broker:
         self._waiting: dict[Channel, None] = {}
         self._awaited: deque[tuple[int, Callable[[], None]]] = deque()
         """Who else waits for a sync, by the ticket."""
-        self._notices: list[tuple[Channel, Method]] = []
+        self._notices: list[Callable[[], None]] = []
         self.audited: dict[Trail, None] = {}
         """What is to be told when messages are safe."""
         self.damage: list[str] = []
@@ -186,7 +191,7 @@ class Broker:
                 first += count
             work.commit()
         if queue.consumers:
-            publishers = [channel.connection for channel, _ in senders]
+            publishers = [channel.session for channel, _ in senders]
             self.pacing.published(queue, sum(count for _, count in senders), publishers)
         self._note_unsynced(queue, start, senders)
 
@@ -276,10 +281,9 @@ class Broker:
             awake, self._awake = self._awake, {}
             for source in awake:
                 source.run()
-        for channel, method in self._notices:
-            if not channel.closed:
-                channel.reply(method)
-        self._notices.clear()
+        notices, self._notices = self._notices, []
+        for tell in notices:
+            tell()
         self.pacing.end_turn()
         self._release()
 
@@ -288,9 +292,9 @@ class Broker:
         """Whether there is more to do once everything is written."""
         return bool(self._awake or self._later)
 
-    def tell_later(self, channel: Channel, method: Method) -> None:
-        """Something that the client did not ask for: after the answers of this turn."""
-        self._notices.append((channel, method))
+    def tell_later(self, tell: Callable[[], None]) -> None:
+        """Call this after the answers of this turn: a client is told what it did not ask for."""
+        self._notices.append(tell)
 
     # durability
 
@@ -363,7 +367,7 @@ class Broker:
         waiting = [channel for channel in self._waiting if channel.waits_for_definition(numbers)]
         self.definitions.refuse(numbers, error)
         for channel in waiting:
-            channel.connection.close(InternalError(error.message))
+            channel.session.peer.fail(error.message)
 
     def _release(self) -> None:
         while self._awaited and self._awaited[0][0] <= self.store.safe_ticket:
@@ -373,7 +377,7 @@ class Broker:
             if not channel.awaits_durability:
                 del self._waiting[channel]
 
-    # connections
+    # sessions
 
     @property
     def memory_bytes(self) -> int:
@@ -383,15 +387,15 @@ class Broker:
         """
         return self.buffered_bytes + self.store.memory_bytes
 
-    def connect(self, *, peer: str, loopback: bool, address: str = "") -> Connection:
-        """`address` is the peer's, without the port: failed logins are counted for it."""
-        connection = Connection(self, peer=peer, origin=Origin(address, loopback))
-        self.connections[connection] = None
-        return connection
+    def open_session(self, peer: Peer, *, name: str, origin: Origin) -> Session:
+        """Begin a session for a client that has connected. Failed logins are counted for its origin."""
+        session = Session(self, peer, name=name, origin=origin)
+        self.sessions[session] = None
+        return session
 
-    def forget_connection(self, connection: Connection) -> None:
-        self.connections.pop(connection, None)
-        self.pacing.forget(connection)
+    def forget_session(self, session: Session) -> None:
+        self.sessions.pop(session, None)
+        self.pacing.forget(session)
 
     def forget_channel(self, channel: Channel) -> None:
         self._waiting.pop(channel, None)
@@ -409,11 +413,8 @@ class Broker:
         self.blocked = "low on " + " & ".join(scarce) if scarce else None
         if (were is None) == (self.blocked is None):
             return
-        for connection in self.connections:
-            if self.blocked is None:
-                connection.tell_unblocked()
-            else:
-                connection.tell_blocked()
+        for session in self.sessions:
+            session.peer.tell_blocked(self.blocked)
 
     def note_nack(self, channel: Channel, reason: str, count: int) -> None:
         self.counters.nacked[reason] += count

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 from typing import Final
 
-from leveret.amqp.names import to_bytes
-from leveret.amqp.tables import Value
+from leveret.broker.canonical import Value, to_bytes
 from leveret.broker.terms import as_term, is_integer, quoted, type_name
 
 EXPIRY_MS_MAX: Final = 315_360_000_000

@@ -1,8 +1,8 @@
-"""Publisher confirms of one channel: what is owed, and as which frames it is paid.
+"""Publisher confirms of one channel: what is owed, and when it is paid.
 
 Owns the sequence numbers. A publish is owed an ack under the ticket of the sync that makes it safe (0 when
 there is nothing to wait for), or a nack; both go out in the order of the publishes, so that all acks between
-two nacks are one frame with `multiple`. What can't be undone (`done`) waits for its ticket however often
+two nacks are one confirm with `multiple`. What can't be undone (`done`) waits for its ticket however often
 writing fails. When to look is left to the broker: after every turn, every sync.
 The rule: every publish is acked or nacked exactly once, and no ack goes out before its ticket is safe.
 """
@@ -11,12 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from struct import Struct
-
-from leveret.amqp.frames import END, FRAME, METHOD
-
-_CONFIRM = Struct(">HHQB")
-_ACK, _NACK = 80, 120
+from typing import NamedTuple
 
 
 @dataclass(slots=True)
@@ -29,13 +24,20 @@ class _Owed:
     done: bool
 
 
+class Confirm(NamedTuple):
+    """What can be said of the publish with the number `last`; with `multiple`, of those before it, too."""
+
+    last: int
+    nack: bool
+    multiple: bool
+
+
 class Confirms:
-    """`confirms.expect(3, ticket)`; later `frames = confirms.release(safe_ticket)`."""
+    """`confirms.expect(3, ticket)`; later `confirms.release(safe_ticket)` says what can be confirmed."""
 
-    __slots__ = ("_channel", "_owed", "_paid", "last")
+    __slots__ = ("_owed", "_paid", "last")
 
-    def __init__(self, channel: int) -> None:
-        self._channel = channel
+    def __init__(self) -> None:
         self._owed: deque[_Owed] = deque()
         self._paid = 0
         self.last = 0
@@ -64,22 +66,17 @@ class Confirms:
             before = entry.last
         return failed
 
-    def release(self, safe_ticket: int) -> list[bytes]:
-        """The frames that can go out now, in the order of the publishes."""
-        frames: list[bytes] = []
+    def release(self, safe_ticket: int) -> list[Confirm]:
+        """Return what can be confirmed now, in the order of the publishes."""
+        confirms: list[Confirm] = []
         owed = self._owed
         while owed and owed[0].ticket <= safe_ticket:
             entry = owed.popleft()
             while owed and owed[0].nack == entry.nack and owed[0].ticket <= safe_ticket:
                 entry = owed.popleft()
-            frames.append(self._frame(entry))
+            confirms.append(Confirm(entry.last, entry.nack, entry.last - self._paid > 1))
             self._paid = entry.last
-        return frames
-
-    def _frame(self, entry: _Owed) -> bytes:
-        multiple = entry.last - self._paid > 1
-        payload = _CONFIRM.pack(60, _NACK if entry.nack else _ACK, entry.last, multiple)
-        return FRAME.pack(METHOD, self._channel, len(payload)) + payload + END
+        return confirms
 
     def _owe(self, count: int, ticket: int, *, nack: bool, done: bool) -> None:
         self.last += count

@@ -10,7 +10,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from leveret.amqp.names import to_bytes
+from leveret.broker.canonical import to_bytes
 from leveret.broker.errors import AccessRefused
 
 if TYPE_CHECKING:

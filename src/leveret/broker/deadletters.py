@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from leveret.amqp.names import to_bytes, to_text
-from leveret.amqp.properties import headers_of
 from leveret.broker import deaths
+from leveret.broker.canonical import headers_of, to_bytes, to_text
 from leveret.broker.deaths import Reason
 from leveret.broker.flags import EXPIRES
 from leveret.broker.work import Work

@@ -173,8 +173,7 @@ def _cancel(consumer: Consumer) -> None:
     told = not consumer.is_getter and channel.consumer_lost(consumer)
     if not told:
         source.remove_consumer(consumer)
-        channel.connection.fail_channel(
-            channel,
+        channel.outlet.fail(
             PreconditionFailed(
                 f"delivery acknowledgement on channel {channel.number} timed out. Timeout value used: "
                 f"{consumer.timeout_us // 1000} ms. This timeout value can be configured, see consumers doc "

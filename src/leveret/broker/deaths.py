@@ -13,8 +13,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from enum import StrEnum
 from typing import Final
 
-from leveret.amqp.properties import headers_of, peek, with_headers
-from leveret.amqp.tables import Timestamp, Value
+from leveret.broker.canonical import Timestamp, Value, headers_of, peek, with_headers
 from leveret.broker.terms import comparable
 
 DEATHS: Final = "x-death"

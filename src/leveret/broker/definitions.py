@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from leveret.amqp.tables import Value
+from leveret.broker.canonical import Value
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,24 @@
     ├─ PreconditionFailed    the request is wrong: its arguments, or the state of what it is about
     └─ Unsupported           the object can't do this at all
 
+A `StorageError` is no refusal: the store can't do now what it should. Each front has a word for that.
+
 The rule: a sentence that RabbitMQ has is RabbitMQ's, to the letter, because clients match on it.
 """
 
 from __future__ import annotations
+
+from leveret.storage.errors import StorageError
+
+__all__ = [
+    "AccessRefused",
+    "BrokerError",
+    "Locked",
+    "NotFound",
+    "PreconditionFailed",
+    "StorageError",
+    "Unsupported",
+]
 
 
 class BrokerError(Exception):

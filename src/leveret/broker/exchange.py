@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Union
 
-from leveret.amqp.tables import Value
+from leveret.broker.canonical import Value
 from leveret.broker.exchanges import Router
 
 if TYPE_CHECKING:

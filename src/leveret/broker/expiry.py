@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from leveret.amqp import properties
-from leveret.broker import deadletters, weighing
+from leveret.broker import canonical, deadletters, weighing
 from leveret.broker.arguments import parse_expiration
 from leveret.broker.deaths import Reason
 from leveret.broker.flags import EXPIRES, UNLIMITED
@@ -31,7 +30,7 @@ def due_us(queue: Queue, record: Record) -> int | None:
     """When a message expires; None if never."""
     ttl_ms = queue.settings.message_ttl_ms
     if record.flags & EXPIRES:
-        own = properties.peek(record.header).expiration
+        own = canonical.peek(record.header).expiration
         own_ms = parse_expiration(own) if own is not None else None
         if own_ms is not None and (ttl_ms is None or own_ms < ttl_ms):
             ttl_ms = own_ms

@@ -14,8 +14,8 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from leveret.amqp.tables import Value
 from leveret.broker import deadletters
+from leveret.broker.canonical import Value
 from leveret.broker.consumer import UNLIMITED, Consumer, Consumers
 from leveret.broker.deaths import Reason
 from leveret.broker.ranges import ranges_of

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from leveret.amqp.names import to_bytes
 from leveret.broker.accounts import ADMINISTRATOR, User
+from leveret.broker.canonical import to_bytes
 from leveret.broker.errors import AccessRefused
 
 QUERY: Final = "query"

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import re2
 
-from leveret.amqp.names import to_bytes
+from leveret.broker.canonical import to_bytes
 from leveret.broker.errors import PreconditionFailed
 
 _NAME_MAX: Final = 255

@@ -1,9 +1,9 @@
-"""Publishing: from a run of messages to the queues they go to.
+"""Publishing: from a run of messages to the queues they go to, whatever protocol they came by.
 
-The hot path into the broker, worked through once per run of publishes with the same method frame. Where it
-leads is remembered under the bytes of that frame until the topology changes; what a content header says is
-remembered under its bytes; bodies are never looked at. Appends are collected by queue and made at the end of
-the turn (`Broker.flush`), in the order of arrival. About 1 us a message.
+The hot path into the broker, worked through once per run of publishes to one destination. A front finds the
+`Route` of a destination with `resolve` and remembers it until the topology changes (`VirtualHost.version`);
+what a content header says is remembered under its bytes; bodies are never looked at. Appends are collected by
+queue and made at the end of the turn (`Broker.flush`), in the order of arrival. About 1 us a message.
 """
 
 from __future__ import annotations
@@ -12,19 +12,12 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from pamqp import commands
-
-from leveret.amqp import methods, properties
-from leveret.amqp.errors import AmqpError, NotImplemented_, PreconditionFailed
-from leveret.amqp.frames import content_frames
-from leveret.amqp.methods import make
-from leveret.amqp.names import to_bytes
-from leveret.amqp.tables import Value
-from leveret.broker import deadletters, overflow, replyto, requeue, sequences
+from leveret.broker import canonical, deadletters, direct_replies, overflow, sequences
 from leveret.broker.accounts import User
 from leveret.broker.arguments import parse_expiration
+from leveret.broker.canonical import MalformedHeader, Value, to_bytes
 from leveret.broker.deaths import Reason
-from leveret.broker.errors import BrokerError
+from leveret.broker.errors import BrokerError, PreconditionFailed
 from leveret.broker.exchange import Exchange
 from leveret.broker.flags import EXPIRES
 from leveret.broker.queue import Queue
@@ -34,8 +27,8 @@ from leveret.storage.records import PERSISTENT, Message
 
 if TYPE_CHECKING:
     from leveret.broker.channel import Channel
+    from leveret.broker.vhost import VirtualHost
 
-NO_ROUTE: Final = 312
 SPECIAL: Final = -1
 """A header that must be looked at for every message: it has copies, a user, or wants a direct reply."""
 _REMEMBERED_MAX: Final = 4096
@@ -43,9 +36,10 @@ _REMEMBERED_BYTES_MAX: Final = 256
 
 
 class Route(NamedTuple):
-    """Where publishes with one method frame go."""
+    """Where publishes to one exchange with one routing key go."""
 
     version: int
+    """Of the virtual host: with another one, the route must be found again."""
     exchange: Exchange
     exchange_bytes: bytes
     key: str
@@ -65,81 +59,52 @@ class Route(NamedTuple):
     stored the message already, whatever it was then."""
 
 
-def publish(channel: Channel, method: bytes, contents: list[tuple[bytes, bytes]]) -> None:
-    """Takes in messages that were published with one method frame."""
-    route = channel.connection.routes.get(method)
-    if route is None or route.version != channel.vhost.version:
-        route = find_route(channel, method)
-    seen = channel.broker.seen_headers
-    exchange, key = route.exchange_bytes, route.key_bytes
-    messages: list[Message] = []
-    all_flags = 0
-    if not route.by_headers:
-        for position, (header, body) in enumerate(contents):
-            meaning = seen.get(header)
-            if meaning is None:
-                try:
-                    meaning = look_at(seen, header)
-                except (AmqpError, BrokerError):
-                    _accept(channel, route, messages, persistent=bool(all_flags & PERSISTENT))
-                    raise
-            if meaning == SPECIAL:
-                _accept(channel, route, messages, persistent=bool(all_flags & PERSISTENT))
-                _publish_singly(channel, route, contents[position:])
-                return
-            all_flags |= meaning
-            messages.append(Message(exchange, key, header, body, meaning & 0xFF, meaning >> 8))
-        _accept(channel, route, messages, persistent=bool(all_flags & PERSISTENT))
-    elif requeue.is_request(method):
-        requeue.requeue(channel, contents)
-    else:
-        _publish_singly(channel, route, contents)
-
-
-def find_route(channel: Channel, method: bytes) -> Route:
-    """Returns where publishes with this method go, and remembers it; an error if they may not be made."""
-    connection = channel.connection
-    routes = connection.routes
-    known = routes.get(method)
-    if known is not None and known.version == channel.vhost.version:
-        return known
-    route = _resolve(channel, method)
-    if len(routes) >= _REMEMBERED_MAX or connection.routes_version != route.version:
-        routes.clear()  # older ones are void, and would keep queues that are gone
-    connection.routes_version = route.version
-    routes[method] = route
-    return route
-
-
-def _resolve(channel: Channel, method: bytes) -> Route:
-    """Reads the method, checks it, and finds its queues."""
-    publish = methods.decode(method)
-    assert isinstance(publish, commands.Basic.Publish)
-    vhost = channel.vhost
-    if not requeue.is_request(method):  # which whoever was sent the delivery may ask for
-        channel.connection.check_access("write", "exchange", publish.exchange)
-    if publish.immediate:
-        raise NotImplemented_("immediate=true")
-    exchange = vhost.target(publish.exchange)
-    if requeue.is_request(method) or (not exchange.name and replyto.is_reply_key(publish.routing_key)):
-        by_headers = True
-    else:
-        by_headers = vhost.looks_at_headers(exchange)
-    queues = () if by_headers else tuple(vhost.route(exchange, publish.routing_key, {}))
+def resolve(vhost: VirtualHost, exchange_name: str, key: str, *, mandatory: bool) -> Route:
+    """Return where publishes to this exchange with this key go. Whether the user may is asked before."""
+    exchange = vhost.target(exchange_name)
+    is_reply = not exchange.name and direct_replies.is_reply_key(key)
+    by_headers = is_reply or vhost.looks_at_headers(exchange)
+    queues = () if by_headers else tuple(vhost.route(exchange, key, {}))
     return Route(
         vhost.version,
         exchange,
-        to_bytes(publish.exchange),
-        publish.routing_key,
-        to_bytes(publish.routing_key),
-        publish.mandatory,
-        (publish.routing_key,),
+        to_bytes(exchange_name),
+        key,
+        to_bytes(key),
+        mandatory,
+        (key,),
         queues,
         by_headers,
         any(map(overflow.refuses, queues)),
         _any_durable(queues),
         _any_synced(queues),
     )
+
+
+def publish(channel: Channel, route: Route, contents: Sequence[tuple[bytes, bytes]]) -> None:
+    """Take in messages, each as content header and body, that were published by the same route."""
+    if route.by_headers:
+        _publish_singly(channel, route, contents)
+        return
+    seen = channel.broker.seen_headers
+    exchange, key = route.exchange_bytes, route.key_bytes
+    messages: list[Message] = []
+    all_flags = 0
+    for position, (header, body) in enumerate(contents):
+        meaning = seen.get(header)
+        if meaning is None:
+            try:
+                meaning = look_at(seen, header)
+            except (MalformedHeader, BrokerError):
+                _accept(channel, route, messages, persistent=bool(all_flags & PERSISTENT))
+                raise
+        if meaning == SPECIAL:
+            _accept(channel, route, messages, persistent=bool(all_flags & PERSISTENT))
+            _publish_singly(channel, route, contents[position:])
+            return
+        all_flags |= meaning
+        messages.append(Message(exchange, key, header, body, meaning & 0xFF, meaning >> 8))
+    _accept(channel, route, messages, persistent=bool(all_flags & PERSISTENT))
 
 
 def _any_durable(queues: Sequence[Queue]) -> bool:
@@ -151,8 +116,8 @@ def _any_synced(queues: Sequence[Queue]) -> bool:
 
 
 def look_closely(user: User, header: bytes) -> int:
-    """What a header means that may be `SPECIAL`; whether it may say what it does."""
-    peek = properties.peek(header)
+    """Return what a header means that may be `SPECIAL`; raise if it may not say what it does."""
+    peek = canonical.peek(header)
     _check_mode(peek.delivery_mode)
     if peek.user_id is not None:
         _check_user(user, peek.user_id)
@@ -164,18 +129,23 @@ def look_closely(user: User, header: bytes) -> int:
 
 
 def look_at(seen: dict[bytes, int], header: bytes) -> int:
-    """What a content header means for the store: flags, and the priority above them. Or `SPECIAL`."""
+    """Return what a content header means for the store: flags, and the priority above them. Or `SPECIAL`."""
     shape = sequences.shape_of(header)
     if shape and (known := seen.get(shape)) is not None:
         return known
-    peek = properties.peek(header)
+    peek = canonical.peek(header)
     named = None
     if peek.headers is not None:
         named = sequences.leading(header, *peek.headers)
         if named is None or named[2] != peek.headers[1]:
-            properties.headers_of(header)  # who reads them later could not blame the publisher any more
+            canonical.headers_of(header)  # who reads them later could not blame the publisher any more
     _check_mode(peek.delivery_mode)
-    if peek.user_id is not None or replyto.NAME_BYTES in header or b"\x02CC" in header or b"BCC" in header:
+    if (
+        peek.user_id is not None
+        or direct_replies.NAME_BYTES in header
+        or b"\x02CC" in header
+        or b"BCC" in header
+    ):
         return SPECIAL
     meaning = (PERSISTENT if peek.persistent else 0) | peek.priority << 8
     if peek.expiration is not None:
@@ -192,9 +162,9 @@ def look_at(seen: dict[bytes, int], header: bytes) -> int:
 def _publish_singly(channel: Channel, route: Route, contents: Sequence[tuple[bytes, bytes]]) -> None:
     """One by one, because headers decide: where it goes, who sent it, who answers."""
     for header, body in contents:
-        meaning = look_closely(channel.connection.user, header)
-        header = replyto.answerable(channel, header)
-        if replyto.is_reply_key(route.key) and not route.exchange.name:
+        meaning = look_closely(channel.session.user, header)
+        header = direct_replies.answerable(channel, header)
+        if direct_replies.is_reply_key(route.key) and not route.exchange.name:
             _accept_reply(channel, route, header, body)
             continue
         keys, header = copies(route.key, header)
@@ -225,14 +195,14 @@ def _check_user(user: User, user_id: bytes) -> None:
 
 
 def copies(key: str, header: bytes) -> tuple[list[str], bytes]:
-    """All routing keys of a message, and its header without the blind copies."""
-    headers = properties.headers_of(header)
+    """Return all routing keys of a message, and its header without the blind copies."""
+    headers = canonical.headers_of(header)
     keys = [key]
     for name in ("CC", "BCC"):
         if name in headers:
             keys += _keys_of(name, headers[name])
     if "BCC" in headers:
-        header = properties.with_headers(header, {}, remove=("BCC",))
+        header = canonical.with_headers(header, {}, remove=("BCC",))
     return keys, header
 
 
@@ -245,7 +215,7 @@ def _keys_of(name: str, value: Value) -> list[str]:
 
 def _accept_reply(channel: Channel, route: Route, header: bytes, body: bytes) -> None:
     """A direct reply goes to a channel, not to a queue."""
-    replyto.send(channel.broker, route.key, route.exchange_bytes, header, body)
+    direct_replies.send(channel.broker, route.key, route.exchange_bytes, header, body)
     if route.mandatory:  # a direct reply is never routed, not even one that arrives
         return_messages(channel, route, [Message(route.exchange_bytes, route.key_bytes, header, body)])
     channel.broker.flush()
@@ -308,24 +278,4 @@ def _offer(channel: Channel, route: Route, messages: Sequence[Message]) -> None:
 def return_messages(channel: Channel, route: Route, messages: Sequence[Message]) -> None:
     """Mandatory, and nobody to take them: back to the publisher, before the confirm."""
     channel.vhost.returned.note(messages)
-    returned = _return_frame(channel, route)
-    for message in messages:
-        channel.connection.send(returned)
-        channel.connection.send_all(
-            list(
-                content_frames(
-                    channel.number, message.header, message.body, frame_max=channel.connection.frame_max
-                )
-            )
-        )
-
-
-def _return_frame(channel: Channel, route: Route) -> bytes:
-    returned = make(
-        commands.Basic.Return,
-        reply_code=NO_ROUTE,
-        reply_text="NO_ROUTE",
-        exchange=route.exchange.name,
-        routing_key=route.key,
-    )
-    return methods.frame(channel.number, returned)
+    channel.outlet.return_messages(route, [(message.header, message.body) for message in messages])

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from leveret.amqp.properties import with_headers
-from leveret.amqp.tables import Value
 from leveret.broker import deadletters, deadlines, expiry, overflow, weighing
 from leveret.broker.auditing import Trail
+from leveret.broker.canonical import Value, with_headers
 from leveret.broker.consumer import Consumer, Consumers
 from leveret.broker.deaths import Reason
 from leveret.broker.dedup import Dedup
@@ -31,8 +30,8 @@ from leveret.storage.records import PERSISTENT, Message, Record, flags_of
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
-    from leveret.broker.connection import Connection
     from leveret.broker.peeking import Peek
+    from leveret.broker.session import Session
     from leveret.broker.vhost import VirtualHost
     from leveret.broker.work import Work
 
@@ -57,7 +56,7 @@ class Queue(Feed):
         table: dict[str, Value],
         durable: bool = False,
         auto_delete: bool = False,
-        owner: Connection | None = None,
+        owner: Session | None = None,
         dedup: Dedup | None = None,
     ) -> None:
         consumers = Consumers(single_active=declared.single_active_consumer)
@@ -69,7 +68,7 @@ class Queue(Feed):
         self.durable = durable
         self.auto_delete = auto_delete
         self.owner = owner
-        """The connection that an exclusive queue belongs to."""
+        """The session that an exclusive queue belongs to."""
         self.dedup = dedup
         """What it remembers of publishes, where it stores each once."""
         self.confirms_synced = self.confirms_synced or dedup is not None
@@ -150,9 +149,9 @@ class Queue(Feed):
         stages = self.vhost.stages
         return 0 if stages is None else len(stages.hidden(self))
 
-    def check_access(self, connection: Connection) -> None:
-        """An exclusive queue belongs to the connection that declared it."""
-        if self.owner is not None and self.owner is not connection:
+    def check_access(self, session: Session) -> None:
+        """Raise if the queue is exclusive to another session."""
+        if self.owner is not None and self.owner is not session:
             raise self.locked()
 
     def locked(self) -> Locked:

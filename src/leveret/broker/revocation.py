@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 def end_forbidden_consumers(broker: Broker, vhost: str, user: User) -> None:
     """Cancel the consumers of a user that read from what the user may not read."""
-    for connection in list(broker.connections):
-        if connection.running and connection.is_of(user.name) and connection.vhost.name == vhost:
-            for channel in list(connection.channels.values()):
+    for session in list(broker.sessions):
+        if session.peer.is_open and session.is_of(user.name) and session.vhost.name == vhost:
+            for channel in list(session.channels):
                 _end_consumers(channel, user)
 
 
 def end_forbidden_members(group: Group) -> None:
     """Cancel the members of a group whose topic has got a partition that they may not read."""
     for member in list(group.members):
-        refusal = _refusal(member.channel.connection.user, group)
+        refusal = _refusal(member.channel.session.user, group)
         if refusal is not None:
             _end(member.channel, member, refusal)
 
@@ -42,10 +42,9 @@ def _end_consumers(channel: Channel, user: User) -> None:
     for consumer in list(channel.consumers.values()):
         if channel.closed:
             return
-        if consumer is not channel.reply_consumer:
-            refusal = _refusal(user, consumer.source)
-            if refusal is not None:
-                _end(channel, consumer, refusal)
+        refusal = _refusal(user, consumer.source)
+        if refusal is not None:
+            _end(channel, consumer, refusal)
 
 
 def _refusal(user: User, source: Source) -> AccessRefused | None:
@@ -68,4 +67,4 @@ def _end(channel: Channel, consumer: Consumer, refusal: AccessRefused) -> None:
     told = channel.consumer_lost(consumer)
     consumer.source.remove_consumer(consumer)
     if not told:
-        channel.connection.fail_channel(channel, refusal)
+        channel.outlet.fail(refusal)

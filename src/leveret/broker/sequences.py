@@ -17,9 +17,8 @@ from collections.abc import Iterator, Sequence
 from struct import Struct
 from typing import Final
 
-from leveret.amqp import properties
-from leveret.amqp.names import to_bytes
-from leveret.amqp.properties import headers_of, peek
+from leveret.broker import canonical
+from leveret.broker.canonical import headers_of, peek, to_bytes
 from leveret.broker.terms import is_integer
 from leveret.storage.offsets import OFFSET_LIMIT, OffsetSet, Range
 
@@ -32,7 +31,7 @@ _SEQ: Final = b"\x05x-seql"
 _ID_BYTES: Final = 16
 """At the end of a message id, in which those of one producer may differ."""
 _BEHIND_THE_ID: Final = (
-    properties.TIMESTAMP | properties.TYPE | properties.USER_ID | properties.APP_ID | properties.CLUSTER_ID
+    canonical.TIMESTAMP | canonical.TYPE | canonical.USER_ID | canonical.APP_ID | canonical.CLUSTER_ID
 )
 
 
@@ -87,11 +86,11 @@ def shape_of(header: bytes) -> bytes:
 
 def is_like_others(header: bytes) -> bool:
     """Whether the number is where `shape_of` takes it to be, and the message id is last and long enough."""
-    span = properties.peek(header).headers
+    span = canonical.peek(header).headers
     named = leading(header, *span) if span is not None else None
     if named is None or named[2] != header.find(_SEQ) + len(_SEQ) + 8:
         return False
-    message_id = properties.decode(header).get("message_id")
+    message_id = canonical.decode(header).get("message_id")
     is_last = isinstance(message_id, str) and header.endswith(to_bytes(message_id))
     is_long = len(to_bytes(str(message_id))) >= _ID_BYTES
     return is_last and is_long and not int.from_bytes(header[12:14], "big") & _BEHIND_THE_ID

@@ -22,10 +22,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from leveret.amqp.frames import OVERHEAD_BYTES
-from leveret.amqp.names import to_bytes, to_text
-from leveret.broker import overflow, ownership, publishing, replyto, sidelogs
+from leveret.broker import direct_replies, overflow, ownership, publishing, sidelogs
 from leveret.broker.accounts import User
+from leveret.broker.canonical import to_bytes, to_text
 from leveret.broker.errors import AccessRefused, PreconditionFailed
 from leveret.broker.flags import EXPIRES
 from leveret.broker.leases import LeaseRefused
@@ -203,7 +202,7 @@ class Stages:
         known: dict[tuple[bytes, bytes], list[Queue]] = {}
         found: dict[Queue, list[Message]] = {}
         seen, limits = self._vhost.broker.seen_headers, self._vhost.broker.limits
-        header_max = limits.frame_max - OVERHEAD_BYTES
+        header_max = limits.content_header_max_bytes
         for exchange, key, header, body in rows:
             if header[:_SIZE_AT] != _CONTENT or int.from_bytes(header[_SIZE_AT:_FLAGS_AT]) != len(body):
                 raise PreconditionFailed("a row's content header does not belong to its body")
@@ -236,7 +235,7 @@ class Stages:
         name = to_text(exchange_name)
         terms.user.check("write", vhost.name, "exchange", name)
         exchange = vhost.target(name)
-        if not name and replyto.is_reply_key(to_text(key)):
+        if not name and direct_replies.is_reply_key(to_text(key)):
             raise PreconditionFailed("a direct reply can't be a row of a batch")
         keys = [to_text(key)]
         special = meaning == publishing.SPECIAL

@@ -13,7 +13,7 @@ from collections.abc import Hashable, Mapping
 from decimal import Decimal
 from typing import Final
 
-from leveret.amqp.tables import Timestamp, Value, encode_table
+from leveret.broker.canonical import Timestamp, Value, encode_table
 
 PRINTED_DEPTH_MAX: Final = 20
 

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from leveret.amqp.events import Settlement
 from leveret.broker import deadlines, overflow, publishing, settling
 from leveret.broker.errors import PreconditionFailed
+from leveret.broker.settling import Verdict
 from leveret.broker.unacked import Run
 from leveret.broker.work import Work
 from leveret.storage.offsets import Range
@@ -35,7 +35,7 @@ class Buffer:
     """What a transaction has collected so far."""
 
     publishes: list[tuple[Route, list[Message]]] = field(default_factory=list)
-    settlements: list[tuple[list[Run[Consumer]], Settlement, Wish | None]] = field(default_factory=list)
+    settlements: list[tuple[list[Run[Consumer]], Verdict, Wish | None]] = field(default_factory=list)
     """With how a requeue shall be, where the consumer has a wish."""
     late: list[Range] = field(default_factory=list)
     """Tags that were settled too late."""
@@ -43,9 +43,9 @@ class Buffer:
     def publish(self, route: Route, messages: list[Message]) -> None:
         self.publishes.append((route, messages))
 
-    def settle(self, taken: list[Run[Consumer]], event: Settlement, *, wish: Wish | None) -> None:
+    def settle(self, taken: list[Run[Consumer]], verdict: Verdict, *, wish: Wish | None) -> None:
         if taken:
-            self.settlements.append((taken, event, wish))
+            self.settlements.append((taken, verdict, wish))
 
     def settled(self) -> Iterator[Run[Consumer]]:
         """Deliveries that the commit is going to settle."""
@@ -83,8 +83,8 @@ class Buffer:
         for route, messages in unroutable:
             publishing.return_messages(channel, route, messages)
         freed: Counter[Consumer] = Counter()
-        for taken, event, wish in self.settlements:
-            freed.update(settling.tell(taken, event, wish, work))
+        for taken, verdict, wish in self.settlements:
+            freed.update(settling.tell(taken, verdict, wish, work))
         ticket = work.commit()
         for holder, count in freed.items():
             channel.freed(holder, count)

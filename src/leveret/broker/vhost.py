@@ -13,10 +13,9 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from leveret.amqp.properties import decode
-from leveret.amqp.tables import Value, decode_table, encode_table
 from leveret.broker import dedup, sidelogs
 from leveret.broker.arguments import alternate_exchange, declared_settings
+from leveret.broker.canonical import Value, decode, decode_table, encode_table
 from leveret.broker.definitions import BindingRow, Change, ExchangeRow, QueueRow
 from leveret.broker.errors import AccessRefused, NotFound
 from leveret.broker.exchange import Bound, Exchange
@@ -36,7 +35,7 @@ from leveret.storage.words import OWN_CURSOR
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
-    from leveret.broker.connection import Connection
+    from leveret.broker.session import Session
     from leveret.storage.cursor import Cursor
 
 _PREDECLARED = (
@@ -218,7 +217,7 @@ class VirtualHost:
         *,
         durable: bool,
         auto_delete: bool,
-        owner: Connection | None,
+        owner: Session | None,
         table: dict[str, Value],
         declared: QueueSettings,
     ) -> Queue:
@@ -265,7 +264,7 @@ class VirtualHost:
         table: dict[str, Value],
         durable: bool = True,
         auto_delete: bool = False,
-        owner: Connection | None = None,
+        owner: Session | None = None,
         dedup: dedup.Dedup | None = None,
     ) -> Queue:
         if declared.queue_type == "stream":

@@ -15,9 +15,9 @@ from starlette.responses import Response
 from leveret import __version__
 from leveret.broker.accounts import User
 from leveret.broker.broker import Broker
-from leveret.broker.connection import Connection
 from leveret.broker.exchanges import ROUTERS
-from leveret.broker.handshake import RABBITMQ_VERSION, State
+from leveret.broker.product import NAME, RABBITMQ_VERSION
+from leveret.broker.session import Session
 from leveret.broker.vhost import VirtualHost
 from leveret.management.auth import is_monitor, visible
 from leveret.management.replies import reply, text
@@ -33,12 +33,12 @@ class Overview:
             "management_version": RABBITMQ_VERSION,
             "rates_mode": "none",
             "exchange_types": [{"name": name, "enabled": True} for name in sorted(ROUTERS)],
-            "product_name": "Leveret",
+            "product_name": NAME,
             "product_version": __version__,
             "rabbitmq_version": RABBITMQ_VERSION,
             "cluster_name": text(broker.name),
         }
-        running = [each for each in broker.connections if each.state is State.RUNNING]
+        running = [session for session in broker.sessions if session.peer.is_open]
         if is_monitor(user):
             vhosts = list(broker.vhosts.values())
             content["message_stats"] = {"publish": broker.counters.published}
@@ -60,7 +60,7 @@ class _Sums:
     delayed: int = 0
 
 
-def _totals(vhosts: Sequence[VirtualHost], connections: Sequence[Connection]) -> dict[str, object]:
+def _totals(vhosts: Sequence[VirtualHost], sessions: Sequence[Session]) -> dict[str, object]:
     sums = _Sums()
     for vhost in vhosts:
         for queue in vhost.queues.values():
@@ -77,8 +77,8 @@ def _totals(vhosts: Sequence[VirtualHost], connections: Sequence[Connection]) ->
             "delayed": sums.delayed,
         },
         "object_totals": {
-            "channels": sum(len(each.channels) for each in connections),
-            "connections": len(connections),
+            "channels": sum(len(session.channels) for session in sessions),
+            "connections": len(sessions),
             "consumers": sums.consumers,
             "exchanges": sum(len(each.exchanges) for each in vhosts),
             "queues": sums.queues,

@@ -23,7 +23,7 @@ from leveret.broker import arguments
 from leveret.broker.accounts import User
 from leveret.broker.broker import Broker
 from leveret.broker.groups import topics
-from leveret.broker.methods.names import check_not_default, check_not_reserved, cleaned
+from leveret.broker.names import check_not_default, check_not_reserved, cleaned
 from leveret.broker.streams.stream import Stream
 from leveret.broker.vhost import VirtualHost
 from leveret.management.auth import enter, visible

@@ -25,7 +25,6 @@ from leveret.broker.broker import Broker, Limits
 from leveret.broker.channel import Channel
 from leveret.broker.definitions import Change, Row
 from leveret.broker.groups.partition import Partition
-from leveret.broker.handshake import State
 from leveret.server.acceptor import Acceptor
 from leveret.server.alarms import Alarms, Measure
 from leveret.server.binding import bind_host
@@ -279,11 +278,8 @@ class Server:
         if self.endpoint is not None:
             await self.endpoint.stop()
         self.turns.abandon()
-        for connection in self.broker.connections:
-            connection.state = State.CLOSED  # a killed process gives nothing back
         for socket in list(self.turns.sockets.values()):
-            assert isinstance(socket, AmqpSocket)
-            socket.abort()
+            socket.abandon()
         await asyncio.sleep(0)
         await asyncio.get_running_loop().run_in_executor(None, self._hashing.close)
         await asyncio.get_running_loop().run_in_executor(None, self.turns.close)
@@ -301,11 +297,11 @@ class Server:
     async def _say_goodbye(self) -> None:
         await self._quiesce()
         self.turns.begin()
-        for connection in list(self.broker.connections):
-            connection.force_close(SHUTDOWN)
+        for session in list(self.broker.sessions):
+            session.peer.force_close(SHUTDOWN)
         deadline_s = time.monotonic() + self._goodbye_s
         # A connection that has closed sets no event: look again until all have.
-        while any(each.state is State.CLOSING for each in self.turns.sockets) and (  # noqa: ASYNC110
+        while any(socket.is_closing for socket in self.turns.sockets.values()) and (  # noqa: ASYNC110
             time.monotonic() < deadline_s
         ):
             await asyncio.sleep(0.005)
@@ -351,6 +347,4 @@ class Server:
             )
 
     def nacked(self, channel: Channel, reason: str, count: int) -> None:
-        log.warning(
-            "%s (%d): %d publishes nacked: %s", channel.connection.name, channel.number, count, reason
-        )
+        log.warning("%s: %d publishes nacked: %s", channel.name, count, reason)

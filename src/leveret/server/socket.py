@@ -1,6 +1,6 @@
 """One AMQP socket: bytes in, bytes out, heartbeats, and the end.
 
-The thinnest shell around `broker.Connection`: it feeds what is read, writes what is to be written, stops
+The thinnest shell around `fronts.amqp.Connection`: it feeds what is read, writes what is to be written, stops
 reading or delivering when the other side or the disk is behind, and notices peers that are gone.
 """
 
@@ -18,7 +18,8 @@ from typing import Any
 from leveret.amqp.errors import InternalError
 from leveret.amqp.events import Event
 from leveret.amqp.frames import HEARTBEAT_FRAME
-from leveret.broker.handshake import State
+from leveret.fronts.amqp.connection import Connection
+from leveret.fronts.amqp.handshake import State
 from leveret.server.turns import Turns
 
 log = logging.getLogger("leveret")
@@ -67,12 +68,13 @@ class AmqpSocket(asyncio.Protocol):
         self._transport = transport
         transport.set_write_buffer_limits(high=_WRITE_HIGH_BYTES)
         peer, here = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
-        self.connection = self._turns.broker.connect(
+        self.connection = Connection(
+            self._turns.broker,
             peer=f"{_address(peer)} -> {_address(here)}",
             loopback=_is_loopback(peer),
             address=peer[0] if isinstance(peer, tuple) else "",
         )
-        self._turns.sockets[self.connection] = self
+        self._turns.sockets[self.connection.session] = self
         self._received_s = self._sent_s = self._loop.time()
         self._deadline = self._loop.call_later(HANDSHAKE_S, self._shut_unless_open)
 
@@ -128,7 +130,7 @@ class AmqpSocket(asyncio.Protocol):
         for timer in (self._deadline, self._heartbeat):
             if timer is not None:
                 timer.cancel()
-        self._turns.sockets.pop(self.connection, None)
+        self._turns.sockets.pop(self.connection.session, None)
         self._turns.begin()
         self.connection.lost()
 
@@ -142,7 +144,7 @@ class AmqpSocket(asyncio.Protocol):
         self._count_unsent()
         if self._choked:
             self._go_on()
-        self.connection.wake_consumers()
+        self.connection.session.wake_consumers()
 
     # for the turns
 
@@ -183,8 +185,15 @@ class AmqpSocket(asyncio.Protocol):
         self._read_or_not()
 
     def abort(self) -> None:
-        """Drops the connection as a broken network would."""
         self._transport.abort()
+
+    def abandon(self) -> None:
+        self.connection.state = State.CLOSED
+        self._transport.abort()
+
+    @property
+    def is_closing(self) -> bool:
+        return self.connection.state is State.CLOSING
 
     def round_trip_us(self) -> int | None:
         found = self._transport.get_extra_info("socket")

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from leveret.broker.broker import Broker
-from leveret.broker.connection import Connection
+from leveret.broker.session import Session
 from leveret.server.commit import Committer
 from leveret.storage.errors import StorageError, WriteFailed
 
@@ -35,7 +35,15 @@ class Socket(Protocol):
 
     def write_out(self) -> None: ...
 
-    def abort(self) -> None: ...
+    def abort(self) -> None:
+        """Drop the connection as a broken network would."""
+
+    def abandon(self) -> None:
+        """Drop the connection as the death of this process would: nothing is given back."""
+
+    @property
+    def is_closing(self) -> bool:
+        """Return whether the peer has still to answer that the connection is closed."""
 
     def hold_back(self, held: bool) -> None:
         """Whether to stop reading from it, if it publishes or keeps much that is not whole."""
@@ -68,7 +76,7 @@ class Turns:
         """`withdraw` takes back the definitions that were refused, and says which they are."""
         self.broker = broker
         self.loop = loop
-        self.sockets: dict[Connection, Socket] = {}
+        self.sockets: dict[Session, Socket] = {}
         self.watchers: list[Callable[[], None]] = []
         """Called after every turn: what they look at does not change until they return."""
         self._unsynced_bytes_max = unsynced_bytes_max
@@ -95,8 +103,8 @@ class Turns:
         """Publishers that are not read from until the next sync is done."""
         self.pacing_s = pacing_s
         self._pacing: asyncio.TimerHandle | None = None
-        self._paced: Set[Connection] = frozenset()
-        """The connections that are not read from because of their queues' consumers."""
+        self._paced: Set[Session] = frozenset()
+        """The sessions that are not read from because of their queues' consumers."""
 
     def start(self) -> None:
         self._committer.start()
@@ -143,19 +151,19 @@ class Turns:
 
     def round_trips_us(self) -> dict[str, int]:
         """How far away clients are, by the names of their connections."""
-        found = {connection.name: socket.round_trip_us() for connection, socket in self.sockets.items()}
+        found = {session.name: socket.round_trip_us() for session, socket in self.sockets.items()}
         return {name: round_trip_us for name, round_trip_us in found.items() if round_trip_us is not None}
 
     def _write_out(self) -> None:
         flushed = self.broker.flushed
         while flushed:
-            connection, _ = flushed.popitem()
-            socket = self.sockets.get(connection)
+            session, _ = flushed.popitem()
+            socket = self.sockets.get(session)
             if socket is not None:
                 try:
                     socket.write_out()
                 except Exception:  # ours: one connection must not cost the others their turn
-                    log.exception("%s: an internal error", connection.name)
+                    log.exception("%s: an internal error", session.name)
                     socket.abort()
 
     # durability
@@ -314,10 +322,10 @@ class Turns:
         held, paced = self.broker.pacing.held, self._paced
         if held is not paced:
             self._paced = held
-            for connection in paced ^ held:
-                socket = self.sockets.get(connection)
+            for session in paced ^ held:
+                socket = self.sockets.get(session)
                 if socket is not None:
-                    socket.pace(connection in held)
+                    socket.pace(session in held)
         if held and self._pacing is None:
             self._pacing = self.loop.call_later(self.pacing_s, self._end_pacing)
 

@@ -22,8 +22,7 @@ from hashlib import blake2b
 from math import log
 from typing import Final, Generic, NamedTuple
 
-from leveret.amqp.names import to_bytes
-from leveret.amqp.tables import Value, encode_table
+from leveret.broker.canonical import Value, encode_table, to_bytes
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.exchanges.router import Binding, Destination, Router
 from leveret.broker.terms import as_term, type_name

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from leveret.amqp.tables import Value
+from leveret.broker.canonical import Value
 from leveret.broker.exchanges.router import Binding, Destination, Router, Tally
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Mapping
 from typing import Final, Generic
 
-from leveret.amqp.tables import Value
+from leveret.broker.canonical import Value
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.exchanges.router import Binding, Destination, Router, Tally
 from leveret.broker.terms import as_term, comparable, identity, type_name

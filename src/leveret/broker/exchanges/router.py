@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
-from leveret.amqp.tables import Value
+from leveret.broker.canonical import Value
 from leveret.broker.terms import identity
 
 Destination = TypeVar("Destination", bound=Hashable)

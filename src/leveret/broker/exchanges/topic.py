@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final, Generic
 
-from leveret.amqp.tables import Value
+from leveret.broker.canonical import Value
 from leveret.broker.exchanges.router import Binding, Destination, Router, Tally
 
 ONE_WORD: Final = "*"

@@ -14,8 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from leveret.amqp.names import to_bytes
-from leveret.amqp.properties import headers_of
+from leveret.broker.canonical import headers_of, to_bytes
 from leveret.broker.errors import NotFound, PreconditionFailed
 from leveret.broker.groups.group import DEAD_LETTERS
 from leveret.broker.groups.partition import GROUP, STREAM, SUBJECT

@@ -11,10 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from leveret.amqp.names import to_bytes, to_text
-from leveret.amqp.properties import with_headers
-from leveret.amqp.tables import Value, encode_table
 from leveret.broker import deaths
+from leveret.broker.canonical import Value, encode_table, to_bytes, to_text, with_headers
 from leveret.broker.consumer import Consumer, Consumers
 from leveret.broker.deaths import Reason
 from leveret.broker.feed import CONSUMER_LOST, Feed, Wish

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import TYPE_CHECKING
 
-from leveret.amqp.names import to_text
+from leveret.broker.canonical import to_text
 from leveret.broker.groups.group import DEAD_LETTERS
 from leveret.broker.groups.settings import ORDERLY
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from leveret.amqp.tables import Value
+from leveret.broker.canonical import Value
 from leveret.broker.errors import PreconditionFailed
 
 CONCURRENT: Final = "concurrent"

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from leveret.amqp.tables import Value
 from leveret.broker.arguments import check_equivalent, declared_settings
+from leveret.broker.canonical import Value
 from leveret.broker.errors import NotFound, PreconditionFailed
 from leveret.broker.exchanges.consistent_hash import ConsistentHashRouter
 from leveret.broker.streams.stream import Stream

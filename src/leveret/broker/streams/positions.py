@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from leveret.amqp.tables import Timestamp, Value
+from leveret.broker.canonical import Timestamp, Value
 from leveret.broker.checks import duration_us
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.terms import as_term, is_integer, type_name

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from leveret.amqp.properties import split_for_fields, with_headers
+from leveret.broker.canonical import split_for_fields, with_headers
 from leveret.broker.feed import TURN_BYTES, TURN_MESSAGES_MAX
 from leveret.broker.read_only import ReadOnlySource
 from leveret.storage.records import Record

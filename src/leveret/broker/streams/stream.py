@@ -22,8 +22,8 @@ from leveret.storage.records import PERSISTENT, Message
 from leveret.storage.retention import Retention
 
 if TYPE_CHECKING:
-    from leveret.amqp.tables import Value
     from leveret.broker.broker import Broker
+    from leveret.broker.canonical import Value
     from leveret.broker.consumer import Consumer
     from leveret.broker.dedup import Dedup
     from leveret.broker.groups.partition import Partition

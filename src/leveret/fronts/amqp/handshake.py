@@ -16,14 +16,13 @@ from leveret.amqp.errors import LoginRefused, NotAllowed
 from leveret.amqp.frames import FRAME_MIN_BYTES, PROTOCOL_HEADER
 from leveret.amqp.methods import make
 from leveret.amqp.tables import Value
+from leveret.broker import product
 from leveret.broker.accounts import User
-from leveret.broker.login import BadResponse, read_response
+from leveret.fronts.amqp.login import BadResponse, read_response
 
 if TYPE_CHECKING:
-    from leveret.broker.connection import Connection
+    from leveret.fronts.amqp.connection import Connection
 
-RABBITMQ_VERSION = "3.10.8"
-"""The release that decides where our contract is silent; clients gate features on it."""
 _CAPABILITIES = (
     "publisher_confirms",
     "exchange_exchange_bindings",
@@ -73,8 +72,8 @@ def greet(connection: Connection, data: bytes) -> None:
         "copyright": "Apache License 2.0",
         "information": "Every message is accounted for.",
         "platform": "Python",
-        "product": "Leveret",
-        "version": RABBITMQ_VERSION,
+        "product": product.NAME,
+        "version": product.RABBITMQ_VERSION,
         "leveret_version": __version__,
         **connection.broker.advertised,
     }
@@ -96,7 +95,7 @@ def log_in(connection: Connection, method: commands.Connection.StartOk) -> None:
     connection.properties = cast(dict[str, Value], method.client_properties)
     name = connection.properties.get("connection_name")
     if isinstance(name, str):
-        connection.name = f"{connection.name} {name}"
+        connection.session.name = f"{connection.name} {name}"
     mechanism = method.mechanism
     try:
         user_name, password = read_response(mechanism, cast(bytes, method.response))
@@ -106,7 +105,7 @@ def log_in(connection: Connection, method: commands.Connection.StartOk) -> None:
     connection.broker.logins.begin(
         user_name,
         password,
-        origin=connection.origin,
+        origin=connection.session.origin,
         done=lambda user: _finish_login(connection, mechanism, user),
     )
 
@@ -115,7 +114,7 @@ def _finish_login(connection: Connection, mechanism: str, user: User | None) -> 
     if connection.state is not State.AUTHENTICATING:
         return  # the client has hung up, or the broker stops
     if user is not None:
-        connection.logged_in(user)
+        connection.session.logged_in(user)
         limits = connection.broker.limits
         connection.send_method(
             0, commands.Connection.Tune(limits.channel_max, limits.frame_max, limits.heartbeat_s)
@@ -150,8 +149,9 @@ def enter(connection: Connection, method: commands.Connection.Open) -> None:
     vhost = connection.broker.vhosts.get(method.virtual_host)
     if vhost is None:
         raise NotAllowed(f"vhost {method.virtual_host} not found")
-    if vhost.name not in connection.user.permissions:
-        raise NotAllowed(f"access to vhost '{vhost.name}' refused for user '{connection.user.name}'")
-    connection.entered(vhost)
+    user = connection.session.user
+    if vhost.name not in user.permissions:
+        raise NotAllowed(f"access to vhost '{vhost.name}' refused for user '{user.name}'")
+    connection.session.enter(vhost)
     connection.state = State.RUNNING
     connection.send_method(0, commands.Connection.OpenOk())

@@ -5,21 +5,19 @@ Opening and closing are the connection's.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pamqp import commands as spec
 
 from leveret.amqp.errors import ChannelError, NotImplemented_
-
-if TYPE_CHECKING:
-    from leveret.broker.channel import Channel
+from leveret.fronts.amqp.channel import AmqpChannel
 
 
-def open_(channel: Channel, method: spec.Channel.Open) -> None:
+def open_(channel: AmqpChannel, method: spec.Channel.Open) -> None:
     raise ChannelError("second 'channel.open' seen")
 
 
-def flow(channel: Channel, method: spec.Channel.Flow) -> None:
+def flow(channel: AmqpChannel, method: spec.Channel.Flow) -> None:
     if not method.active:
         raise NotImplemented_("active=false")
     channel.reply(spec.Channel.FlowOk(True))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leveret.amqp.tables import encode_table
-from leveret.broker.login import BadResponse, read_response
+from leveret.fronts.amqp.login import BadResponse, read_response
 
 
 def amqplain(**fields: str) -> bytes:

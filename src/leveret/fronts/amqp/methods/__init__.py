@@ -7,15 +7,13 @@ is the whole list. Publishes and settlements do not come this way: see `publishi
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from leveret.amqp.methods import Method
-from leveret.broker.methods import basic, channel, confirm, exchange, queue, tx
+from leveret.fronts.amqp.channel import AmqpChannel
+from leveret.fronts.amqp.methods import basic, channel, confirm, exchange, queue, tx
 
-if TYPE_CHECKING:
-    from leveret.broker.channel import Channel
-
-Handler = Callable[["Channel", Any], None]
+Handler = Callable[[AmqpChannel, Any], None]
 
 HANDLERS: dict[type[Method], Handler] = {
     **channel.HANDLERS,

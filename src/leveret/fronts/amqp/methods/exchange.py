@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pamqp import commands as spec
 
-from leveret.amqp.errors import AccessRefused, CommandInvalid, PreconditionFailed
+from leveret.amqp.errors import CommandInvalid
 from leveret.broker import arguments
+from leveret.broker.errors import AccessRefused, PreconditionFailed
 from leveret.broker.exchange import Exchange
 from leveret.broker.exchanges import ROUTERS
-from leveret.broker.methods.names import check_not_default, check_not_reserved, cleaned, table_of
+from leveret.broker.names import check_not_default, check_not_reserved, cleaned
+from leveret.fronts.amqp.channel import AmqpChannel
+from leveret.fronts.amqp.methods.fields import table_of
 
-if TYPE_CHECKING:
-    from leveret.broker.channel import Channel
 
-
-def declare(channel: Channel, method: spec.Exchange.Declare) -> None:
+def declare(channel: AmqpChannel, method: spec.Exchange.Declare) -> None:
     vhost = channel.vhost
     name = cleaned(method.exchange)
     check_not_default(name)
@@ -24,15 +24,15 @@ def declare(channel: Channel, method: spec.Exchange.Declare) -> None:
         vhost.exchange(name)
         defined = 0
     else:
-        channel.connection.check_access("configure", "exchange", name)
+        channel.session.check_access("configure", "exchange", name)
         defined = _declare(channel, name, method).defined
     if not method.nowait:
         channel.reply(spec.Exchange.DeclareOk(), defined=defined)
     elif defined:
-        channel.await_definition(defined)
+        channel.core.await_definition(defined)
 
 
-def _declare(channel: Channel, name: str, method: spec.Exchange.Declare) -> Exchange:
+def _declare(channel: AmqpChannel, name: str, method: spec.Exchange.Declare) -> Exchange:
     vhost, type_ = channel.vhost, method.exchange_type
     if type_ not in ROUTERS:
         known = "unknown" if type_ else "invalid"
@@ -44,8 +44,8 @@ def _declare(channel: Channel, name: str, method: spec.Exchange.Declare) -> Exch
     check_not_reserved("exchange", name)
     alternate = arguments.alternate_exchange(table_of(method), name=name, vhost=vhost.name)
     if alternate is not None:
-        channel.connection.check_access("read", "exchange", name)
-        channel.connection.check_access("write", "exchange", alternate)
+        channel.session.check_access("read", "exchange", name)
+        channel.session.check_access("write", "exchange", alternate)
     return vhost.add_exchange(
         name,
         type_,
@@ -56,7 +56,7 @@ def _declare(channel: Channel, name: str, method: spec.Exchange.Declare) -> Exch
     )
 
 
-def _check_equivalent(channel: Channel, current: Exchange, method: spec.Exchange.Declare) -> None:
+def _check_equivalent(channel: AmqpChannel, current: Exchange, method: spec.Exchange.Declare) -> None:
     where = {"kind": "exchange", "name": current.name, "vhost": channel.vhost.name}
     arguments.check_same("type", current.type, method.exchange_type, **where)
     arguments.check_same("durable", current.durable, method.durable, **where)
@@ -65,12 +65,12 @@ def _check_equivalent(channel: Channel, current: Exchange, method: spec.Exchange
     arguments.check_equivalent(current.table, table_of(method), **where)
 
 
-def delete(channel: Channel, method: spec.Exchange.Delete) -> None:
+def delete(channel: AmqpChannel, method: spec.Exchange.Delete) -> None:
     vhost, name = channel.vhost, cleaned(method.exchange)
     check_not_default(name)
     if name.startswith("amq."):
         raise AccessRefused(f"deletion of system exchange '{name}' in vhost '{vhost.name}' not allowed")
-    channel.connection.check_access("configure", "exchange", name)
+    channel.session.check_access("configure", "exchange", name)
     exchange = vhost.exchanges.get(name)
     defined = 0
     if exchange is not None:
@@ -82,25 +82,25 @@ def delete(channel: Channel, method: spec.Exchange.Delete) -> None:
         channel.reply(spec.Exchange.DeleteOk(), defined=defined)
 
 
-def bind(channel: Channel, method: spec.Exchange.Bind) -> None:
+def bind(channel: AmqpChannel, method: spec.Exchange.Bind) -> None:
     check_not_default(method.destination)
     check_not_default(method.source)
-    channel.connection.check_access("write", "exchange", method.destination)
-    channel.connection.check_access("read", "exchange", method.source)
+    channel.session.check_access("write", "exchange", method.destination)
+    channel.session.check_access("read", "exchange", method.source)
     source, destination = channel.vhost.exchange(method.source), channel.vhost.exchange(method.destination)
     source.router.check_arguments(table_of(method))
     defined = channel.vhost.bind(source, destination, method.routing_key, table_of(method))
     if not method.nowait:
         channel.reply(spec.Exchange.BindOk(), defined=defined)
     elif defined:
-        channel.await_definition(defined)
+        channel.core.await_definition(defined)
 
 
-def unbind(channel: Channel, method: spec.Exchange.Unbind) -> None:
+def unbind(channel: AmqpChannel, method: spec.Exchange.Unbind) -> None:
     check_not_default(method.destination)
     check_not_default(method.source)
-    channel.connection.check_access("write", "exchange", method.destination)
-    channel.connection.check_access("read", "exchange", method.source)
+    channel.session.check_access("write", "exchange", method.destination)
+    channel.session.check_access("read", "exchange", method.source)
     source = channel.vhost.exchanges.get(method.source)
     destination = channel.vhost.exchanges.get(method.destination)
     defined = 0

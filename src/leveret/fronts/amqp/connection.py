@@ -2,8 +2,8 @@
 
 Events of the scanner come in with `receive`, bytes to be written are collected in `out` until the shell takes
 them. How it comes about is in `handshake`; what is asked for on a channel is left to `methods/`, `publishing`
-and `settling`. The rule: a `BrokerError` or an `AmqpError` is caught here; it closes the channel it
-happened on, or the connection.
+and `settling`; who the client is and what it may do, to the broker's `Session`. The rule: a `BrokerError` or
+an `AmqpError` is caught here; it closes the channel it happened on, or the connection.
 """
 
 from __future__ import annotations
@@ -42,20 +42,17 @@ from leveret.amqp.frames import FRAME_MIN_BYTES, METHOD, frame
 from leveret.amqp.methods import Method, make
 from leveret.amqp.scanner import PUBLISH, Scanner
 from leveret.amqp.tables import Value
-from leveret.broker import handshake, publishing, requeue, settling
-from leveret.broker.accounts import User
-from leveret.broker.amqp_errors import as_amqp
-from leveret.broker.channel import DELIVER_BYTES_MAX, Channel
-from leveret.broker.errors import BrokerError
-from leveret.broker.handshake import HungUp, State
+from leveret.broker.errors import BrokerError, StorageError
 from leveret.broker.logins import Origin
-from leveret.broker.methods import HANDLERS
-from leveret.storage.errors import StorageError
+from leveret.fronts.amqp import handshake, publishing, requeue, settling
+from leveret.fronts.amqp.channel import DELIVER_BYTES_MAX, AmqpChannel
+from leveret.fronts.amqp.errors import as_amqp
+from leveret.fronts.amqp.handshake import HungUp, State
+from leveret.fronts.amqp.methods import HANDLERS
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
     from leveret.broker.publishing import Route
-    from leveret.broker.vhost import VirtualHost
 
 _OUT_BYTES_MAX = 8 << 20
 """More than this to be written, and nothing more is answered until it has gone."""
@@ -75,10 +72,10 @@ _ACCESS_GRANTED = b"\x00\x1e\x00\x0b\x00\x01"
 class Connection:
     """`connection.receive(events)`; what is to be written is in `connection.out`."""
 
-    def __init__(self, broker: Broker, *, peer: str, origin: Origin) -> None:
+    def __init__(self, broker: Broker, *, peer: str, loopback: bool, address: str = "") -> None:
+        """`peer` names the client until it says its own name; `address` is the client's, without the port."""
         self.broker = broker
-        self.name = peer
-        self.origin = origin
+        self.session = broker.open_session(self, name=peer, origin=Origin(address, loopback))
         self.scanner = Scanner(
             message_max_bytes=broker.limits.message_max_bytes,
             unfinished_max_bytes=broker.limits.unfinished_max_bytes,
@@ -96,15 +93,13 @@ class Connection:
         self.heartbeat_s = 0
         self.properties: Mapping[str, Value] = {}
         """What the client says of itself."""
-        self.channels: dict[int, Channel] = {}
+        self.channels: dict[int, AmqpChannel] = {}
         self.closing: set[int] = set()
         """Channels that we have closed and whose close-ok has not come."""
         self._crossed: set[int] = set()
         """Channels that both sides closed at once: a close-ok is still to come."""
         self.unread_reply_bytes = 0
         """Direct replies that were sent while the peer did not read."""
-        self.publishes = False
-        """Whether it has published, or begun to: it is held back when the broker is short of something."""
         self.unsent_bytes = 0
         """What was written and the peer does not read, as the shell says."""
         self._waiting_bytes = 0
@@ -114,8 +109,6 @@ class Connection:
         self.routes: dict[bytes, Route] = {}
         self.routes_version = 0
         """Of the virtual host, when they were found."""
-        self._user: User | None = None
-        self._vhost: VirtualHost | None = None
         self.deaf = False
         """What it sends can't be read any more: it is not waited for when it is closed."""
         self.leaves = False
@@ -124,70 +117,47 @@ class Connection:
     # what it is
 
     @property
-    def user(self) -> User:
-        assert self._user is not None
-        return self._user
+    def name(self) -> str:
+        return self.session.name
 
     @property
-    def vhost(self) -> VirtualHost:
-        assert self._vhost is not None
-        return self._vhost
-
-    def is_of(self, user: str) -> bool:
-        """Whether this user has logged in."""
-        return self._user is not None and self._user.name == user
-
-    def logged_in(self, user: User) -> None:
-        self._user = user
-
-    def entered(self, vhost: VirtualHost) -> None:
-        self._vhost = vhost
+    def publishes(self) -> bool:
+        """Whether it has published, or begun to: it is held back when the broker is short of something."""
+        return self.session.publishes
 
     def understands(self, capability: str) -> bool:
         capabilities = self.properties.get("capabilities")
         return isinstance(capabilities, dict) and capabilities.get(capability) is True
-
-    def check_access(self, what: str, kind: str, name: str) -> None:
-        self.user.check(what, self.vhost.name, kind, name)
 
     # out
 
     def send(self, data: bytes) -> None:
         self.out.append(data)
         self.out_bytes += len(data)
-        self.broker.flushed[self] = None
+        self.session.has_output()
 
     def send_all(self, pieces: Sequence[bytes]) -> None:
         self.out += pieces
         self.out_bytes += sum(map(len, pieces))
-        self.broker.flushed[self] = None
+        self.session.has_output()
 
     def take_out(self) -> bytes:
         """What is to be written now."""
         data = b"".join(self.out)
         self.out.clear()
         if self.out_bytes >= DELIVER_BYTES_MAX:
-            self.wake_consumers()
+            self.session.wake_consumers()
         self.out_bytes = 0
         return data
 
     @property
-    def running(self) -> bool:
+    def is_open(self) -> bool:
         return self.state is State.RUNNING
 
     @property
     def waits(self) -> bool:
         """Whether the password is being checked: what the client sends meanwhile stays in the backlog."""
         return self.state is State.AUTHENTICATING
-
-    @property
-    def has_consumers(self) -> bool:
-        return any(channel.consumers for channel in self.channels.values())
-
-    def wake_consumers(self) -> None:
-        """There may be room for deliveries again, from the next turn on."""
-        for channel in self.channels.values():
-            channel.wake_consumers()
 
     def send_method(self, channel: int, method: Method) -> None:
         self.send(methods.frame(channel, method))
@@ -280,7 +250,7 @@ class Connection:
                     return
                 raise event.error if self.state is State.RUNNING else HungUp
 
-    def _check_content(self, channel: Channel, method: bytes) -> None:
+    def _check_content(self, channel: AmqpChannel, method: bytes) -> None:
         """A message is not whole yet: it is refused now if it will be refused then."""
         if method[:4] != PUBLISH:
             raise CommandInvalid("unimplemented method", method=(60, method[3]))
@@ -298,7 +268,7 @@ class Connection:
             yield following
             backlog.popleft()
 
-    def _open_channel(self, number: int) -> Channel | None:
+    def _open_channel(self, number: int) -> AmqpChannel | None:
         """The channel, or None when what comes for it is to be ignored."""
         channel = self.channels.get(number)
         if channel is None:
@@ -367,27 +337,26 @@ class Connection:
                 f"({self.channel_max})",
                 method=None,
             )
-        self.channels[number] = Channel(self, number)
+        self.channels[number] = AmqpChannel(self, number)
         self._knows().add(number)  # the scanner has done so, but a close may have come in between
         self.send_method(number, make(commands.Channel.OpenOk, channel_id=""))
 
-    def _end_channel(self, number: int) -> Channel:
+    def _end_channel(self, number: int) -> AmqpChannel:
         """What it published takes effect, what it holds goes back; confirms that it was owed are void."""
-        self.broker.flush()
         channel = self.channels.pop(number)
-        channel.release()
-        channel.close()
+        channel.core.close()
         return channel
 
-    def fail_channel(self, channel: Channel, error: BrokerError) -> None:
+    def fail_channel(self, channel: AmqpChannel, error: BrokerError) -> None:
         """Closes a channel for a reason that no frame of the client gave."""
         if self.channels.get(channel.number) is channel:
             self._fail(channel.number, error, None)
 
     def _note_publish(self, method: bytes) -> None:
         if not requeue.is_request(method):
-            self.publishes = True
-            self.tell_blocked()
+            self.session.publishes = True
+            if self.broker.blocked:
+                self.tell_blocked(self.broker.blocked)
 
     # errors
 
@@ -412,8 +381,10 @@ class Connection:
         self.send_method(0, _close(commands.Connection.Close, error, class_id, method_id))
         self.state = State.CLOSING
 
+    def fail(self, sentence: str) -> None:
+        self.close(InternalError(sentence))
+
     def force_close(self, reason: str) -> None:
-        """The broker stops, or an operator wants it."""
         if self.state is State.RUNNING:
             self.close(ConnectionForced(reason))
         else:
@@ -424,17 +395,15 @@ class Connection:
         if self.state is not State.CLOSED:
             self._end_channels()
             self.state = State.CLOSED
-            self.broker.flushed[self] = None
-        self.broker.forget_connection(self)
+            self.session.has_output()
+        self.session.end()
         self.count_buffers()
 
     def _end_channels(self) -> None:
         for number in list(self.channels):
             self._end_channel(number)
             self.scanner.skip(number)
-        if self._vhost is not None:
-            for queue in [queue for queue in self._vhost.queues.values() if queue.owner is self]:
-                self._vhost.delete_queue(queue)
+        self.session.delete_exclusive_queues()
 
     # the connection's own methods
 
@@ -455,11 +424,11 @@ class Connection:
             if self.state is not State.CLOSING:  # both sides close: our close-ok is still to come
                 self.state = State.CLOSED
                 self.leaves = True
-                self.broker.forget_connection(self)
+                self.session.end()
         elif self.state is State.CLOSING:
             if isinstance(method, commands.Connection.CloseOk):
                 self.state = State.CLOSED
-                self.broker.flushed[self] = None
+                self.session.has_output()
         elif self.state is State.STARTING and isinstance(method, commands.Connection.StartOk):
             handshake.log_in(self, method)
         elif self.state is State.TUNING and isinstance(method, commands.Connection.TuneOk):
@@ -475,13 +444,10 @@ class Connection:
 
     # alarms
 
-    def tell_blocked(self) -> None:
-        if self.broker.blocked and self.publishes and self.understands("connection.blocked"):
-            self.send_method(0, make(commands.Connection.Blocked, reason=self.broker.blocked))
-
-    def tell_unblocked(self) -> None:
+    def tell_blocked(self, reason: str | None) -> None:
         if self.publishes and self.understands("connection.blocked"):
-            self.send_method(0, commands.Connection.Unblocked())
+            blocked = None if reason is None else make(commands.Connection.Blocked, reason=reason)
+            self.send_method(0, blocked or commands.Connection.Unblocked())
 
 
 def _cost_of(method: MethodFrame) -> int:

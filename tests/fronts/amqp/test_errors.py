@@ -1,8 +1,8 @@
 """Each error of the broker has a code in each protocol that has codes."""
 
-from leveret.broker.amqp_errors import AMQP_ERRORS, as_amqp
 from leveret.broker.errors import BrokerError, Locked
 from leveret.broker.leases import LeaseRefused
+from leveret.fronts.amqp.errors import AMQP_ERRORS, as_amqp
 from leveret.server.flight.answers import CODES, refused
 
 

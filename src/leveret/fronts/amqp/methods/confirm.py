@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pamqp import commands as spec
 
-from leveret.amqp.errors import PreconditionFailed
 from leveret.broker.confirms import Confirms
+from leveret.broker.errors import PreconditionFailed
+from leveret.fronts.amqp.channel import AmqpChannel
 
-if TYPE_CHECKING:
-    from leveret.broker.channel import Channel
 
-
-def select(channel: Channel, method: spec.Confirm.Select) -> None:
-    if channel.transaction is not None:
+def select(channel: AmqpChannel, method: spec.Confirm.Select) -> None:
+    if channel.core.transaction is not None:
         raise PreconditionFailed("cannot switch from tx to confirm mode")
-    if channel.confirms is None:
-        channel.confirms = Confirms(channel.number)
+    if channel.core.confirms is None:
+        channel.core.confirms = Confirms()
     if not method.nowait:
         channel.reply(spec.Confirm.SelectOk())
 

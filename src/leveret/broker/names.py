@@ -1,10 +1,7 @@
-"""Names and arguments that clients give: what is cut out of names, and which are not theirs to give."""
+"""Names that clients give: what is cut out of them, and which are not theirs to give."""
 
 from __future__ import annotations
 
-from typing import Any, cast
-
-from leveret.amqp.tables import Value
 from leveret.broker.errors import AccessRefused
 
 _LINE_ENDS = str.maketrans("", "", "\r\n")
@@ -23,8 +20,3 @@ def check_not_default(exchange: str) -> None:
 def check_not_reserved(kind: str, name: str) -> None:
     if name.startswith("amq."):
         raise AccessRefused(f"{kind} name '{name}' contains reserved prefix 'amq.*'")
-
-
-def table_of(method: Any) -> dict[str, Value]:
-    """A method's arguments; pamqp's type for them is not ours."""
-    return cast(dict[str, Value], method.arguments)

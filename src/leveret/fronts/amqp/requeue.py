@@ -17,16 +17,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from leveret.amqp.errors import PreconditionFailed
-from leveret.amqp.events import Settlement
 from leveret.amqp.names import to_bytes
 from leveret.amqp.properties import headers_of
-from leveret.amqp.scanner import NACK
 from leveret.amqp.tables import Value
 from leveret.broker import settling
+from leveret.broker.errors import PreconditionFailed
 from leveret.broker.feed import Wish
+from leveret.broker.ranges import ranges_of
+from leveret.broker.settling import Tags, Verdict
 from leveret.broker.terms import is_integer, type_name
-from leveret.storage.offsets import OffsetSet
 
 if TYPE_CHECKING:
     from leveret.broker.channel import Channel
@@ -50,30 +49,30 @@ def requeue(channel: Channel, contents: Iterable[tuple[bytes, bytes]]) -> None:
     """Does what the messages ask for, now or when the transaction commits; their bodies say nothing."""
     broker = channel.broker
     broker.flush()
-    begun = OffsetSet()
+    begun: set[int] = set()
     try:
         for header, _ in contents:
             headers = headers_of(header)
             tag = _number(headers, "x-delivery-tag", 0, _TAG_MAX)
             if headers.get("x-begun") is True:
-                begun.add(tag, tag + 1)
+                begun.add(tag)
             else:
                 _give_back(channel, tag, headers)
             if channel.confirms is not None:
                 channel.confirms.expect(1, broker.store.ticket, done=True)
                 broker.await_durable(channel)
     finally:
-        settling.begin(channel, begun.ranges())
+        settling.begin(channel, ranges_of(sorted(begun)))
 
 
 def _give_back(channel: Channel, tag: int, headers: dict[str, Value]) -> None:
     """A nack of the delivery, as the headers say."""
     delay_ms = _number(headers, "x-delay", 0, DELAY_MS_MAX) if "x-delay" in headers else None
-    nack = Settlement(channel.number, NACK, tag, tag, requeue=headers.get("x-requeue") is not False)
+    verdict = Verdict.REJECT if headers.get("x-requeue") is False else Verdict.REQUEUE
     why = headers.get("x-error")
     reason = to_bytes(why)[:WHY_BYTES_MAX] if isinstance(why, str) else b""
     wish = Wish(delay_ms, headers.get("x-counted") is not False, reason)
-    settling.settle(channel, [nack], wish=wish)
+    settling.settle(channel, [Tags(tag, tag)], verdict, wish=wish)
 
 
 def _number(headers: dict[str, Value], name: str, least: int, most: int) -> int:

@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pamqp import commands as spec
 
-from leveret.amqp.errors import NotFound, PreconditionFailed
 from leveret.amqp.methods import make
-from leveret.broker import arguments, expiry, replyto
+from leveret.broker import arguments, direct_replies, expiry
 from leveret.broker.arguments import declared_settings
-from leveret.broker.methods.names import check_not_default, check_not_reserved, cleaned, table_of
+from leveret.broker.errors import NotFound, PreconditionFailed
+from leveret.broker.names import check_not_default, check_not_reserved, cleaned
 from leveret.broker.queue import Queue
 from leveret.broker.streams.stream import Stream
+from leveret.fronts.amqp.channel import AmqpChannel
+from leveret.fronts.amqp.methods.fields import named, table_of
 
-if TYPE_CHECKING:
-    from leveret.broker.channel import Channel
 
-
-def declare(channel: Channel, method: spec.Queue.Declare) -> None:
+def declare(channel: AmqpChannel, method: spec.Queue.Declare) -> None:
     name = cleaned(method.queue)
-    if name == replyto.NAME or (method.passive and replyto.is_reply_key(name)):
+    if name == direct_replies.NAME or (method.passive and direct_replies.is_reply_key(name)):
         _declare_reply(channel, name, method)
         return
     if method.passive:
         queue = channel.vhost.queue(name)
-        queue.check_access(channel.connection)
+        queue.check_access(channel.session)
     else:
         queue = _declare(channel, name, method)
     expiry.restart_disuse(queue)
@@ -40,23 +39,23 @@ def declare(channel: Channel, method: spec.Queue.Declare) -> None:
         )
         channel.reply(reply, defined=queue.defined)
     elif queue.defined:
-        channel.await_definition(queue.defined)
+        channel.core.await_definition(queue.defined)
 
 
-def _declare_reply(channel: Channel, name: str, method: spec.Queue.Declare) -> None:
+def _declare_reply(channel: AmqpChannel, name: str, method: spec.Queue.Declare) -> None:
     """Whether somebody still waits for a direct reply."""
-    if name != replyto.NAME and not replyto.exists(channel.broker, name):
+    if name != direct_replies.NAME and not direct_replies.exists(channel.broker, name):
         raise NotFound(f"no queue '{name}' in vhost '{channel.vhost.name}'")
     if not method.nowait:
         channel.reply(make(spec.Queue.DeclareOk, queue=name, message_count=0, consumer_count=1))
 
 
-def _declare(channel: Channel, name: str, method: spec.Queue.Declare) -> Queue:
-    vhost, connection = channel.vhost, channel.connection
+def _declare(channel: AmqpChannel, name: str, method: spec.Queue.Declare) -> Queue:
+    vhost, session = channel.vhost, channel.session
     generated = not name
     if generated:
         name = f"amq.gen-{channel.broker.token()}"
-    connection.check_access("configure", "queue", name)
+    session.check_access("configure", "queue", name)
     current = vhost.queues.get(name)
     if current is not None:
         _check_equivalent(channel, current, method)
@@ -78,21 +77,21 @@ def _declare(channel: Channel, name: str, method: spec.Queue.Declare) -> Queue:
     if wanted.queue_type == "stream":
         vhost.groups.check_declaration(name)
     if wanted.dead_letter_exchange is not None:
-        connection.check_access("read", "queue", name)
-        connection.check_access("write", "exchange", wanted.dead_letter_exchange)
+        session.check_access("read", "queue", name)
+        session.check_access("write", "exchange", wanted.dead_letter_exchange)
     return vhost.add_queue(
         name,
         durable=method.durable,
         auto_delete=method.auto_delete,
-        owner=connection if method.exclusive else None,
+        owner=channel.session if method.exclusive else None,
         table=table_of(method),
         declared=wanted,
     )
 
 
-def _check_equivalent(channel: Channel, current: Queue, method: spec.Queue.Declare) -> None:
+def _check_equivalent(channel: AmqpChannel, current: Queue, method: spec.Queue.Declare) -> None:
     where = {"kind": "queue", "name": current.name, "vhost": channel.vhost.name}
-    current.check_access(channel.connection)
+    current.check_access(channel.session)
     if method.exclusive != (current.owner is not None):
         raise current.locked()
     arguments.check_same("durable", current.durable, method.durable, **where)
@@ -100,62 +99,62 @@ def _check_equivalent(channel: Channel, current: Queue, method: spec.Queue.Decla
     arguments.check_equivalent(current.table, table_of(method), **where)
 
 
-def bind(channel: Channel, method: spec.Queue.Bind) -> None:
-    name, key = _named(channel, method.queue), method.routing_key
+def bind(channel: AmqpChannel, method: spec.Queue.Bind) -> None:
+    name, key = named(channel, cleaned(method.queue)), method.routing_key
     if not method.queue and not key:
         key = name
     check_not_default(method.exchange)
-    channel.connection.check_access("write", "queue", name)
-    channel.connection.check_access("read", "exchange", method.exchange)
+    channel.session.check_access("write", "queue", name)
+    channel.session.check_access("read", "exchange", method.exchange)
     exchange = channel.vhost.exchange(method.exchange)
     queue = channel.vhost.queue(name)
-    queue.check_access(channel.connection)
+    queue.check_access(channel.session)
     exchange.router.check_arguments(table_of(method))
     defined = channel.vhost.bind(exchange, queue, key, table_of(method))
     if not method.nowait:
         channel.reply(spec.Queue.BindOk(), defined=defined)
     elif defined:
-        channel.await_definition(defined)
+        channel.core.await_definition(defined)
 
 
-def unbind(channel: Channel, method: spec.Queue.Unbind) -> None:
-    name, key = _named(channel, method.queue), method.routing_key
+def unbind(channel: AmqpChannel, method: spec.Queue.Unbind) -> None:
+    name, key = named(channel, cleaned(method.queue)), method.routing_key
     if not method.queue and not key:
         key = name
     check_not_default(method.exchange)
-    channel.connection.check_access("write", "queue", name)
-    channel.connection.check_access("read", "exchange", method.exchange)
+    channel.session.check_access("write", "queue", name)
+    channel.session.check_access("read", "exchange", method.exchange)
     exchange = channel.vhost.exchanges.get(method.exchange)
     queue = channel.vhost.queues.get(name)
     defined = 0
     if exchange is not None and queue is not None:
         if exchange.router.has(queue, key, table_of(method)):
-            queue.check_access(channel.connection)
+            queue.check_access(channel.session)
         channel.vhost.groups.check_unbind(exchange, queue)
         defined = channel.vhost.unbind(exchange, queue, key, table_of(method))
     channel.reply(spec.Queue.UnbindOk(), defined=defined)
 
 
-def purge(channel: Channel, method: spec.Queue.Purge) -> None:
-    name = _named(channel, method.queue)
-    channel.connection.check_access("read", "queue", name)
+def purge(channel: AmqpChannel, method: spec.Queue.Purge) -> None:
+    name = named(channel, cleaned(method.queue))
+    channel.session.check_access("read", "queue", name)
     queue = channel.vhost.queue(name)
-    queue.check_access(channel.connection)
+    queue.check_access(channel.session)
     if isinstance(queue, Stream):
         raise queue.not_supported("queue.purge")
     channel.broker.bring_up_to_date(queue)
-    count = queue.purge(who=channel.label(""))
+    count = queue.purge(who=channel.core.label(""))
     if not method.nowait:
         channel.reply(spec.Queue.PurgeOk(count))
 
 
-def delete(channel: Channel, method: spec.Queue.Delete) -> None:
-    name = _named(channel, method.queue)
-    channel.connection.check_access("configure", "queue", name)
+def delete(channel: AmqpChannel, method: spec.Queue.Delete) -> None:
+    name = named(channel, cleaned(method.queue))
+    channel.session.check_access("configure", "queue", name)
     queue = channel.vhost.queues.get(name)
     count = defined = ticket = 0
     if queue is not None:
-        queue.check_access(channel.connection)
+        queue.check_access(channel.session)
         channel.broker.bring_up_to_date(queue)
         if isinstance(queue, Stream):
             channel.vhost.groups.check_deletion(queue)
@@ -175,15 +174,6 @@ def _count_deleted(queue: Queue, method: spec.Queue.Delete) -> int:
     if method.if_empty and (count or queue.hidden):
         raise PreconditionFailed(f"{queue} not empty")
     return count
-
-
-def _named(channel: Channel, name: str) -> str:
-    """An empty name stands for the queue that the channel declared last."""
-    if name:
-        return cleaned(name)
-    if not channel.last_queue:
-        raise NotFound("no previously declared queue")
-    return channel.last_queue
 
 
 HANDLERS: dict[Any, Any] = {

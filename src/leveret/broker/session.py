@@ -1,0 +1,96 @@
+"""A session: a client that has connected, by whatever protocol, and what it may do.
+
+Owns who the client is, in which virtual host, its channels, its exclusive queues, and whether it publishes.
+How the client is spoken to is left to the peer, the front's end of the session. The rule: when a session has
+ended, nothing of it is left in the broker.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from leveret.broker.accounts import User
+    from leveret.broker.broker import Broker
+    from leveret.broker.channel import Channel
+    from leveret.broker.logins import Origin
+    from leveret.broker.vhost import VirtualHost
+
+
+class Peer(Protocol):
+    """The front's end of a session: a connection of its protocol."""
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether the client has logged in and neither side has begun to close."""
+
+    def tell_blocked(self, reason: str | None) -> None:
+        """Tell the client that its publishes are held back, and why; None when they no longer are."""
+
+    def fail(self, sentence: str) -> None:
+        """End the connection because the broker can't keep what it has promised."""
+
+    def force_close(self, reason: str) -> None:
+        """End the connection because the broker stops, or an operator wants it."""
+
+
+class Session:
+    """`broker.open_session(peer, name=...)`; `logged_in` and `enter` follow when the client has said so."""
+
+    def __init__(self, broker: Broker, peer: Peer, *, name: str, origin: Origin) -> None:
+        self.broker = broker
+        self.peer = peer
+        self.name = name
+        self.origin = origin
+        self.channels: dict[Channel, None] = {}
+        self.publishes = False
+        """Whether the client has published: it is held back when the broker is short of memory or disk."""
+        self._user: User | None = None
+        self._vhost: VirtualHost | None = None
+
+    @property
+    def user(self) -> User:
+        assert self._user is not None, "the client has logged in"
+        return self._user
+
+    @property
+    def vhost(self) -> VirtualHost:
+        assert self._vhost is not None, "the client has entered a virtual host"
+        return self._vhost
+
+    def is_of(self, user: str) -> bool:
+        """Return whether this user has logged in."""
+        return self._user is not None and self._user.name == user
+
+    def logged_in(self, user: User) -> None:
+        self._user = user
+
+    def enter(self, vhost: VirtualHost) -> None:
+        self._vhost = vhost
+
+    def check_access(self, what: str, kind: str, name: str) -> None:
+        """Raise unless the user may `configure`, `write` or `read` this queue or exchange."""
+        self.user.check(what, self.vhost.name, kind, name)
+
+    @property
+    def has_consumers(self) -> bool:
+        return any(channel.consumers or channel.reply_tag is not None for channel in self.channels)
+
+    def wake_consumers(self) -> None:
+        """The client may have room for deliveries again, from the next turn on."""
+        for channel in self.channels:
+            channel.wake_consumers()
+
+    def delete_exclusive_queues(self) -> None:
+        """Delete the queues that belong to this session."""
+        if self._vhost is not None:
+            for queue in [queue for queue in self._vhost.queues.values() if queue.owner is self]:
+                self._vhost.delete_queue(queue)
+
+    def has_output(self) -> None:
+        """Have the shell write what the front has for the client, at the end of the turn."""
+        self.broker.flushed[self] = None
+
+    def end(self) -> None:
+        """The client is gone, or about to be."""
+        self.broker.forget_session(self)

@@ -1,0 +1,118 @@
+"""A channel as AMQP has it: what the broker says there, as frames, and what only AMQP knows of a channel.
+
+Owns the translation of deliveries, confirms, returns and answers into frames, the prefetch of consumers yet
+to come, and the queue that an empty name stands for. Tags, credit and how a channel ends are left to the
+broker's `Channel`, which is `core` here. What comes in is in `publishing`, `settling` and `methods/`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from pamqp import commands
+
+from leveret.amqp import methods
+from leveret.amqp.deliveries import deliver_frames
+from leveret.amqp.frames import END, FRAME, METHOD, content_frames
+from leveret.amqp.methods import Method, make
+from leveret.broker.channel import Channel
+
+if TYPE_CHECKING:
+    from leveret.broker.consumer import Consumer
+    from leveret.broker.errors import BrokerError
+    from leveret.broker.outlet import Deliveries
+    from leveret.broker.publishing import Route
+    from leveret.fronts.amqp.connection import Connection
+
+DELIVER_BYTES_MAX: Final = 2 << 20
+"""More than this to be written to a connection, and nothing more is delivered to it until that has gone."""
+NO_ROUTE: Final = 312
+_UNREAD_REPLIES_BYTES_MAX: Final = 8 << 20
+_CONFIRM: Final = Struct(">HHQB")
+_BASIC: Final = 60
+_ACK, _NACK = 80, 120
+
+
+class AmqpChannel:
+    """One channel of a connection; the broker's side of it is `channel.core`."""
+
+    def __init__(self, connection: Connection, number: int) -> None:
+        self.connection = connection
+        self.number = number
+        self.broker = connection.broker
+        self.session = connection.session
+        self.vhost = connection.session.vhost
+        self.core = Channel(connection.session, self, number=number)
+        self.consumer_prefetch = 0
+        """Of each consumer started from now on."""
+        self.last_queue = ""
+        """The queue declared last, for which an empty name stands."""
+
+    def reply(self, method: Method, *, defined: int = 0, ticket: int = 0) -> None:
+        """Send a method, after those before it, once what it promises is durable."""
+        self.core.answer(methods.frame(self.number, method), defined=defined, ticket=ticket)
+
+    # what the broker says
+
+    @property
+    def has_room(self) -> bool:
+        connection = self.connection
+        return connection.writable and connection.out_bytes < DELIVER_BYTES_MAX
+
+    def has_room_for_reply(self, size_bytes: int) -> bool:
+        connection = self.connection
+        if connection.writable:
+            connection.unread_reply_bytes = 0
+        else:
+            connection.unread_reply_bytes += size_bytes
+        return connection.unread_reply_bytes <= _UNREAD_REPLIES_BYTES_MAX
+
+    def deliver(self, consumer_tag: bytes, run: Deliveries) -> None:
+        self.connection.send_all(
+            deliver_frames(
+                self.number,
+                consumer_tag,
+                run.first_tag,
+                exchanges=run.exchanges,
+                keys=run.keys,
+                headers=run.headers,
+                bodies=run.bodies,
+                redelivered=run.redelivered,
+                frame_max=self.connection.frame_max,
+            )
+        )
+
+    def answer(self, data: bytes) -> None:
+        self.connection.send(data)
+
+    def confirm(self, last: int, *, nack: bool, multiple: bool) -> None:
+        payload = _CONFIRM.pack(_BASIC, _NACK if nack else _ACK, last, multiple)
+        self.connection.send(FRAME.pack(METHOD, self.number, len(payload)) + payload + END)
+
+    def return_messages(self, route: Route, contents: Sequence[tuple[bytes, bytes]]) -> None:
+        returned = make(
+            commands.Basic.Return,
+            reply_code=NO_ROUTE,
+            reply_text="NO_ROUTE",
+            exchange=route.exchange.name,
+            routing_key=route.key,
+        )
+        frame, frame_max = methods.frame(self.number, returned), self.connection.frame_max
+        for header, body in contents:
+            content = content_frames(self.number, header, body, frame_max=frame_max)
+            self.connection.send_all([frame, *content])
+
+    def cancel(self, consumer: Consumer) -> bool:
+        if not self.connection.understands("consumer_cancel_notify"):
+            return False
+        self.broker.tell_later(lambda: self._tell_cancelled(consumer))
+        return True
+
+    def _tell_cancelled(self, consumer: Consumer) -> None:
+        if not self.core.closed:
+            self.reply(make(commands.Basic.Cancel, consumer_tag=consumer.tag, nowait=True))
+
+    def fail(self, error: BrokerError) -> None:
+        self.connection.fail_channel(self, error)

@@ -1,0 +1,114 @@
+"""basic.*: consuming and getting. Publishes and acknowledgements have their own, faster way in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pamqp import commands as spec
+
+from leveret.amqp import methods
+from leveret.amqp.errors import NotAllowed, NotImplemented_
+from leveret.amqp.frames import content_frames
+from leveret.amqp.methods import make
+from leveret.amqp.names import to_text
+from leveret.broker import consuming, direct_replies
+from leveret.broker.consuming import Wanted
+from leveret.fronts.amqp.channel import AmqpChannel
+from leveret.fronts.amqp.methods.fields import named, table_of
+
+_MOMENT_US = 5_000
+
+
+def qos(channel: AmqpChannel, method: spec.Basic.Qos) -> None:
+    if method.prefetch_size:
+        raise NotImplemented_(f"prefetch_size!=0 ({method.prefetch_size})")
+    # a limit per consumer lifts the shared one
+    channel.core.change_prefetch(method.prefetch_count if method.global_ else 0)
+    if not method.global_:
+        channel.consumer_prefetch = method.prefetch_count
+        if channel.connection.properties.get("product") == "py-amqp":
+            _change_running(channel, method.prefetch_count)
+    channel.reply(spec.Basic.QosOk())
+
+
+def _change_running(channel: AmqpChannel, prefetch: int) -> None:
+    """Kombu goes by the specification with every broker that is not called RabbitMQ (decision 10).
+
+    There a limit holds for the channel, from now on; Celery raises it for every task that waits for its
+    time, and its consumer must notice. A delivery that arrives in one piece with the reply would lie in
+    py-amqp's buffer until the next one comes, so it waits a moment.
+    """
+    broker = channel.broker
+    for consumer in channel.core.consumers.values():
+        consumer.prefetch = prefetch
+        source = consumer.source
+        source.unblock(channel.core)
+        broker.timers.set((source, "prefetch"), broker.turn_us + _MOMENT_US, source.wake)
+
+
+def consume(channel: AmqpChannel, method: spec.Basic.Consume) -> None:
+    if channel.core.has_consumer(method.consumer_tag):
+        raise NotAllowed(f"attempt to reuse consumer tag '{method.consumer_tag}'")
+    tag = method.consumer_tag or f"amq.ctag-{channel.broker.token()}"
+    if method.queue == direct_replies.NAME:
+        consuming.consume_replies(channel.core, tag, no_ack=method.no_ack)
+        ticket = 0
+    else:
+        wanted = Wanted(
+            named(channel, method.queue),
+            tag,
+            no_ack=method.no_ack,
+            exclusive=method.exclusive,
+            prefetch=channel.consumer_prefetch,
+            arguments=table_of(method),
+        )
+        ticket = consuming.consume(channel.core, wanted)
+    if not method.nowait:
+        channel.reply(make(spec.Basic.ConsumeOk, consumer_tag=tag), ticket=ticket)
+    elif ticket:
+        channel.core.answer(b"", ticket=ticket)
+
+
+def cancel(channel: AmqpChannel, method: spec.Basic.Cancel) -> None:
+    consuming.cancel(channel.core, method.consumer_tag or "")
+    if not method.nowait:
+        channel.reply(make(spec.Basic.CancelOk, consumer_tag=method.consumer_tag))
+
+
+def get(channel: AmqpChannel, method: spec.Basic.Get) -> None:
+    got = consuming.get(channel.core, named(channel, method.queue), no_ack=method.no_ack)
+    if got is None:
+        channel.reply(spec.Basic.GetEmpty())
+        return
+    answer = make(
+        spec.Basic.GetOk,
+        delivery_tag=got.tag,
+        redelivered=got.redelivered,
+        exchange=to_text(got.exchange),
+        routing_key=to_text(got.key),
+        message_count=got.left,
+    )
+    frame_max = channel.connection.frame_max
+    content = content_frames(channel.number, got.header, got.body, frame_max=frame_max)
+    channel.core.answer(b"".join((methods.frame(channel.number, answer), *content)))
+
+
+def recover(channel: AmqpChannel, method: spec.Basic.Recover) -> None:
+    recover_async(channel, method)
+    channel.reply(spec.Basic.RecoverOk())
+
+
+def recover_async(channel: AmqpChannel, method: spec.Basic.Recover | spec.Basic.RecoverAsync) -> None:
+    if not method.requeue:
+        raise NotImplemented_("requeue=false")
+    consuming.recover(channel.core)
+
+
+HANDLERS: dict[Any, Any] = {
+    spec.Basic.Qos: qos,
+    spec.Basic.Consume: consume,
+    spec.Basic.Cancel: cancel,
+    spec.Basic.Get: get,
+    spec.Basic.Recover: recover,
+    spec.Basic.RecoverAsync: recover_async,
+}

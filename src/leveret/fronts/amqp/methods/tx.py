@@ -1,0 +1,39 @@
+"""tx.*: a channel whose publishes and settlements wait for a commit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pamqp import commands as spec
+
+from leveret.broker.errors import PreconditionFailed
+from leveret.broker.transaction import Buffer
+from leveret.fronts.amqp.channel import AmqpChannel
+
+
+def select(channel: AmqpChannel, method: spec.Tx.Select) -> None:
+    if channel.core.confirms is not None:
+        raise PreconditionFailed("cannot switch from confirm to tx mode")
+    if channel.core.transaction is None:
+        channel.core.transaction = Buffer()
+    channel.reply(spec.Tx.SelectOk())
+
+
+def commit(channel: AmqpChannel, method: spec.Tx.Commit) -> None:
+    """Answered when everything in it is durable."""
+    ticket = _transaction(channel).commit(channel.core)
+    channel.reply(spec.Tx.CommitOk(), ticket=ticket)
+
+
+def rollback(channel: AmqpChannel, method: spec.Tx.Rollback) -> None:
+    _transaction(channel).rollback(channel.core)
+    channel.reply(spec.Tx.RollbackOk())
+
+
+def _transaction(channel: AmqpChannel) -> Buffer:
+    if channel.core.transaction is None:
+        raise PreconditionFailed("channel is not transactional")
+    return channel.core.transaction
+
+
+HANDLERS: dict[Any, Any] = {spec.Tx.Select: select, spec.Tx.Commit: commit, spec.Tx.Rollback: rollback}

@@ -1,0 +1,19 @@
+"""Acks, nacks and rejects as they come over AMQP."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from leveret.amqp.events import Settlement
+from leveret.amqp.scanner import ACK
+from leveret.broker import settling
+from leveret.broker.settling import Tags, Verdict
+from leveret.fronts.amqp.channel import AmqpChannel
+
+
+def settle(channel: AmqpChannel, events: Sequence[Settlement]) -> None:
+    """Settle what these frames name; all of them say the same of other tags."""
+    first = events[0]
+    refusal = Verdict.REQUEUE if first.requeue else Verdict.REJECT
+    tags = [Tags(event.first, event.last, event.multiple) for event in events]
+    settling.settle(channel.core, tags, Verdict.ACK if first.kind == ACK else refusal)
