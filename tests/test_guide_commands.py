@@ -15,8 +15,8 @@ import typer.main
 
 from leveret.cli.main import app
 from tests.cli.api_commands import Command, http, leveret, publish  # noqa: F401  (fixtures)
-from tests.management.conftest import Api
-from tests.management.membership import Member
+from tests.fronts.http.conftest import Api
+from tests.fronts.http.membership import Member
 
 pytestmark = pytest.mark.real
 

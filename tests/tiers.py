@@ -35,7 +35,7 @@ REAL_FIXTURES = frozenset(
 )
 
 # Every test in these folders talks to a broker or starts a process.
-REAL_FOLDERS = ("differential", "e2e", "interop", "management", "semantics", "soak")
+REAL_FOLDERS = ("differential", "e2e", "fronts/http", "interop", "semantics", "soak")
 
 # A JVM takes seconds to start and a node of RabbitMQ takes ten: one worker has them for everybody.
 GROUP_OF_FIXTURE = {"spark": "spark", "own_rabbitmq": "own-rabbitmq"}
@@ -67,9 +67,10 @@ def left_to_full_run(items: list[pytest.Item], config: pytest.Config) -> list[py
 
 def mark_real(item: pytest.Item) -> None:
     """Add the mark `real` where it goes without saying, and let every real test be run again."""
-    folder = item.path.relative_to(item.config.rootpath / "tests").parts[0]
+    tests = item.config.rootpath / "tests"
+    is_in_real_folder = any(item.path.is_relative_to(tests / folder) for folder in REAL_FOLDERS)
     uses_real_fixture = not REAL_FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
-    if folder in REAL_FOLDERS or uses_real_fixture or any(map(item.get_closest_marker, TOOLS)):
+    if is_in_real_folder or uses_real_fixture or any(map(item.get_closest_marker, TOOLS)):
         item.add_marker(pytest.mark.real)
     if item.get_closest_marker("real"):
         item.add_marker(pytest.mark.flaky(reruns=RERUNS))

@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from leveret.cli.main import app
-from tests.management.conftest import Api
+from tests.fronts.http.conftest import Api
 
 
 class Ran(NamedTuple):

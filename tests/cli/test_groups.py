@@ -7,7 +7,7 @@ from leveret.cli.pages import Page
 from leveret.cli.picture import picture
 from tests.cli import command
 from tests.cli.api_commands import http, leveret, publish  # noqa: F401  (fixtures)
-from tests.management.membership import Member, group_of
+from tests.fronts.http.membership import Member, group_of
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from pamqp import commands
 
 from leveret.broker.definitions import Change, QueueRow, Row
-from leveret.management.app import create_app
+from leveret.fronts.http.app import create_app
 from leveret.server.definitions import Definitions
 from leveret.server.http import HttpListener
 from leveret.storage.errors import StorageFull

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from leveret.management.app import create_app
+from leveret.fronts.http.app import create_app
 from leveret.server.http import HttpListener
 from leveret.server.http_connection import HttpLimits
 from leveret.testing.broker import Broker

@@ -15,7 +15,7 @@ from leveret.broker import administration
 from leveret.broker.passwords import hash_password
 from leveret.flight import actions
 from leveret.testing.broker import Broker
-from tests.management.conftest import Api
+from tests.fronts.http.conftest import Api
 from tests.rabbitmq.node import RabbitMQ
 from tests.rights.flight_table import PICTURE, Given
 from tests.rights.names import Names, all_names

@@ -4,7 +4,7 @@ import pytest
 
 from leveret.broker.broker import Limits
 from leveret.testing.broker import Broker
-from tests.management.conftest import Api
+from tests.fronts.http.conftest import Api
 from tests.rabbitmq.node import RabbitMQ
 from tests.rights.brokers import AmqpSide, Leveret, add_users_to_rabbitmq
 

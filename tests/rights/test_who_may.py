@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from leveret.flight import actions, tickets
 from leveret.fronts.amqp.methods import HANDLERS
-from leveret.management.app import create_app
+from leveret.fronts.http.app import create_app
 from leveret.testing.broker import Broker
 from tests.compatibility import methods
 from tests.rights import amqp_table, flight_table, http_table

@@ -1,7 +1,7 @@
 """The broker as a process, from its start to the signal that ends it.
 
 Owns the order of starting and stopping, the signals, and the line that says it is ready. Everything else is
-`leveret.server`'s and `leveret.management`'s.
+`leveret.server`'s and `leveret.fronts.http`'s.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from leveret import __version__
-from leveret.management.app import create_app
+from leveret.fronts.http.app import create_app
 from leveret.server.alarms import measured
 from leveret.server.definitions import Definitions
 from leveret.server.descriptors import Descriptors

@@ -1,1 +1,2 @@
-"""The protocols in which clients speak to the broker: one package each, none of which knows another."""
+"""One package for each protocol that clients speak. A front translates between its protocol and
+`leveret.broker`, and knows no other front."""

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 from leveret.broker.queue import Queue
 from leveret.broker.streams.stream import Stream
-from leveret.management.replies import encoded, jsonable, text
+from leveret.fronts.http.replies import encoded, jsonable, text
 
 
 class QueueRows:

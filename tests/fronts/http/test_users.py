@@ -9,7 +9,7 @@ from pika.exceptions import (
     ProbableAuthenticationError,
 )
 
-from tests.management.views import crashed_and_started
+from tests.fronts.http.views import crashed_and_started
 
 ANN = "ann:secret"
 ALL = {"configure": ".*", "write": ".*", "read": ".*"}

@@ -7,8 +7,8 @@ import pytest
 
 from leveret.broker import passwords
 from leveret.broker.failed_logins import DELAY_MAX_US, FREE
-from leveret.management.auth import credentials
-from leveret.management.errors import NotAuthenticated
+from leveret.fronts.http.auth import credentials
+from leveret.fronts.http.errors import NotAuthenticated
 from tests.processes import WAIT_S
 
 LOGIN_FAILED = {"error": "not_authorized", "reason": "Login failed"}

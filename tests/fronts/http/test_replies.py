@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from leveret.management.replies import DEPTH_MAX, jsonable, reply, reply_list, reply_nested
+from leveret.fronts.http.replies import DEPTH_MAX, jsonable, reply, reply_list, reply_nested
 
 
 def test_depth_is_counted_from_the_outermost_table():

@@ -19,11 +19,11 @@ from leveret.broker.definitions import PermissionRow, UserRow, VhostRow
 from leveret.broker.passwords import hash_password
 from leveret.broker.queue import Queue
 from leveret.broker.restoring import restore_row
-from leveret.management.app import create_app
+from leveret.fronts.http.app import create_app
 from leveret.server.http import HttpListener
 from leveret.storage.records import Message
 from leveret.testing.broker import WAIT_S, Broker
-from tests.management.membership import Member
+from tests.fronts.http.membership import Member
 
 GUEST = "guest:guest"
 

@@ -6,8 +6,8 @@ from decimal import Decimal
 import pytest
 
 from leveret.amqp.tables import Timestamp
-from leveret.management import queues
-from leveret.management.queues import Queues
+from leveret.fronts.http import queues
+from leveret.fronts.http.queues import Queues
 
 NOT_FOUND = {"error": "Object Not Found", "reason": "Not Found"}
 

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 
 from leveret.broker.broker import Broker
-from leveret.management.errors import Problem
+from leveret.fronts.http.errors import Problem
 
 WAIT_S = 10.0
 

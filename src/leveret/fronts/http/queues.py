@@ -28,11 +28,11 @@ from leveret.broker.leases import Query
 from leveret.broker.queue import Queue
 from leveret.broker.streams.stream import Stream
 from leveret.broker.vhost import VirtualHost
-from leveret.management.auth import enter, visible
-from leveret.management.errors import NotAuthorised, NotFound
-from leveret.management.paths import segment
-from leveret.management.queue_rows import QueueRows, describe_fixed, is_plain
-from leveret.management.replies import PIECE, encoded, reply, reply_rows, text
+from leveret.fronts.http.auth import enter, visible
+from leveret.fronts.http.errors import NotAuthorised, NotFound
+from leveret.fronts.http.paths import segment
+from leveret.fronts.http.queue_rows import QueueRows, describe_fixed, is_plain
+from leveret.fronts.http.replies import PIECE, encoded, reply, reply_rows, text
 
 PLAIN_ROWS = 512
 """In a piece: 1.5 ms of work. Between two pieces all others have a turn, which may take longer."""

@@ -28,12 +28,12 @@ from leveret.broker.broker import Broker
 from leveret.broker.groups import moving, report, topics
 from leveret.broker.groups.group import DEAD_LETTERS, Group
 from leveret.broker.vhost import VirtualHost
-from leveret.management.auth import enter, visible
-from leveret.management.bodies import BadRequest, Body, check_fields, number_in, required_number_in, text_in
-from leveret.management.errors import NotAuthorised, Problem
-from leveret.management.paths import segment
-from leveret.management.positions import place_of, start_of
-from leveret.management.replies import jsonable, reply, reply_list, reply_nested, text
+from leveret.fronts.http.auth import enter, visible
+from leveret.fronts.http.bodies import BadRequest, Body, check_fields, number_in, required_number_in, text_in
+from leveret.fronts.http.errors import NotAuthorised, Problem
+from leveret.fronts.http.paths import segment
+from leveret.fronts.http.positions import place_of, start_of
+from leveret.fronts.http.replies import jsonable, reply, reply_list, reply_nested, text
 
 _SETTINGS = ("mode", "max_span", "consume_timeout_ms", "max_reconsume", "delays", "first_level", "paused")
 

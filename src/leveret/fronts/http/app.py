@@ -25,17 +25,17 @@ from starlette.routing import Route
 
 from leveret.broker.accounts import User
 from leveret.broker.broker import Broker
-from leveret.management.auth import log_in
-from leveret.management.bodies import Body, body_of
-from leveret.management.durability import Durability
-from leveret.management.errors import answer, problem_of
-from leveret.management.groups import Groups
-from leveret.management.health import Health
-from leveret.management.overview import Overview
-from leveret.management.paths import RawPaths
-from leveret.management.queues import Queues
-from leveret.management.topics import Topics
-from leveret.management.users import Users
+from leveret.fronts.http.auth import log_in
+from leveret.fronts.http.bodies import Body, body_of
+from leveret.fronts.http.durability import Durability
+from leveret.fronts.http.errors import answer, problem_of
+from leveret.fronts.http.groups import Groups
+from leveret.fronts.http.health import Health
+from leveret.fronts.http.overview import Overview
+from leveret.fronts.http.paths import RawPaths
+from leveret.fronts.http.queues import Queues
+from leveret.fronts.http.topics import Topics
+from leveret.fronts.http.users import Users
 
 Handler: TypeAlias = Callable[[Request, User], Response]
 Change: TypeAlias = Callable[[Request, User, Body], Response | Awaitable[Response]]

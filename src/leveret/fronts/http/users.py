@@ -26,11 +26,11 @@ from starlette.responses import Response
 from leveret.broker import administration
 from leveret.broker.accounts import User
 from leveret.broker.broker import Broker
-from leveret.management.auth import check_administrator
-from leveret.management.bodies import BadRequest, Body, check_fields, text_in
-from leveret.management.errors import NotFound, Problem
-from leveret.management.paths import segment
-from leveret.management.replies import reply, reply_list, text
+from leveret.fronts.http.auth import check_administrator
+from leveret.fronts.http.bodies import BadRequest, Body, check_fields, text_in
+from leveret.fronts.http.errors import NotFound, Problem
+from leveret.fronts.http.paths import segment
+from leveret.fronts.http.replies import reply, reply_list, text
 
 _RIGHTS: Final = ("configure", "write", "read")
 

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from starlette.requests import ClientDisconnect, Request
 
-from leveret.management.errors import Problem
+from leveret.fronts.http.errors import Problem
 
 Body: TypeAlias = Mapping[str, Any]
 

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from leveret.broker.streams.positions import Position, parse
-from leveret.management.bodies import BadRequest, Body, required_number_in
+from leveret.fronts.http.bodies import BadRequest, Body, required_number_in
 
 _TIME_S_MAX = 1 << 40
 _WORDS = ("first", "last")

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from leveret.storage.progress import Progress
-from tests.management.conftest import Answer, Api
-from tests.management.membership import group_of
+from tests.fronts.http.conftest import Answer, Api
+from tests.fronts.http.membership import group_of
 
 BILLING = "/api/groups/%2F/billing"
 

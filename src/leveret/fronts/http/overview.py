@@ -19,8 +19,8 @@ from leveret.broker.exchanges import ROUTERS
 from leveret.broker.product import NAME, RABBITMQ_VERSION
 from leveret.broker.session import Session
 from leveret.broker.vhost import VirtualHost
-from leveret.management.auth import is_monitor, visible
-from leveret.management.replies import reply, text
+from leveret.fronts.http.auth import is_monitor, visible
+from leveret.fronts.http.replies import reply, text
 
 
 class Overview:

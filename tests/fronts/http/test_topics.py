@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.management.conftest import Api
+from tests.fronts.http.conftest import Api
 
 ORDERS = "/api/topics/%2F/orders"
 

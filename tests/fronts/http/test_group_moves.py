@@ -1,8 +1,8 @@
 """Groups moved by hand over HTTP: seeks, skips, and dead letters delivered once more."""
 
 from leveret.storage.journal import Kind, Outcome
-from tests.management.membership import Member, group_of, journal_of
-from tests.management.views import BILLING, crashed_and_started, partition, reason, wait
+from tests.fronts.http.membership import Member, group_of, journal_of
+from tests.fronts.http.views import BILLING, crashed_and_started, partition, reason, wait
 
 # seeks
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from starlette.responses import Response
 
 from leveret.broker.broker import Broker
-from leveret.management.replies import reply, text
+from leveret.fronts.http.replies import reply, text
 
 _SHOWN_MAX = 10
 

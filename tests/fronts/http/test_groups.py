@@ -2,10 +2,10 @@
 
 import pytest
 
-from leveret.management.durability import Durability
-from leveret.management.errors import Problem
-from tests.management.membership import group_of
-from tests.management.views import BILLING, crashed_and_started, partition, reason, wait
+from leveret.fronts.http.durability import Durability
+from leveret.fronts.http.errors import Problem
+from tests.fronts.http.membership import group_of
+from tests.fronts.http.views import BILLING, crashed_and_started, partition, reason, wait
 
 # what is seen
 

@@ -19,7 +19,7 @@ from leveret.broker.accounts import ADMINISTRATOR, User
 from leveret.broker.broker import Broker
 from leveret.broker.logins import Origin
 from leveret.broker.vhost import VirtualHost
-from leveret.management.errors import NotAuthenticated, NotAuthorised, NotFound
+from leveret.fronts.http.errors import NotAuthenticated, NotAuthorised, NotFound
 
 _TAGS = frozenset(("management", "policymaker", "monitoring", ADMINISTRATOR))
 _MONITORS = frozenset(("monitoring", ADMINISTRATOR))

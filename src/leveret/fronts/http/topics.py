@@ -26,11 +26,11 @@ from leveret.broker.groups import topics
 from leveret.broker.names import check_not_default, check_not_reserved, cleaned
 from leveret.broker.streams.stream import Stream
 from leveret.broker.vhost import VirtualHost
-from leveret.management.auth import enter, visible
-from leveret.management.bodies import BadRequest, Body, check_fields, number_in, text_in
-from leveret.management.errors import Problem
-from leveret.management.paths import segment
-from leveret.management.replies import jsonable, reply, reply_list, text
+from leveret.fronts.http.auth import enter, visible
+from leveret.fronts.http.bodies import BadRequest, Body, check_fields, number_in, text_in
+from leveret.fronts.http.errors import Problem
+from leveret.fronts.http.paths import segment
+from leveret.fronts.http.replies import jsonable, reply, reply_list, text
 
 _NAME_BYTES_MAX = 250
 """Partitions have a number behind the name, and 255 bytes in all."""

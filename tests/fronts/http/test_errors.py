@@ -7,7 +7,7 @@ import pytest
 
 from leveret.amqp.errors import InternalError
 from leveret.broker.errors import BrokerError, PreconditionFailed
-from leveret.management.errors import STATUSES, problem_of
+from leveret.fronts.http.errors import STATUSES, problem_of
 from leveret.storage.errors import StorageFull, StorePoisoned
 from tests.processes import WAIT_S, wait_until
 

@@ -22,7 +22,7 @@ from starlette.responses import Response
 
 from leveret.broker import errors as broker_errors
 from leveret.broker.errors import AccessRefused, BrokerError, Locked, PreconditionFailed, Unsupported
-from leveret.management.replies import reply, text
+from leveret.fronts.http.replies import reply, text
 
 STATUSES: dict[type[BrokerError], tuple[int, str]] = {
     AccessRefused: (401, "not_authorised"),
