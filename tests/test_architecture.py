@@ -14,14 +14,21 @@ import pytest
 
 ROOT = Path(__file__).parents[1] / "src" / "leveret"
 
-# package -> what it may import of ours
+# layer -> what it may import of ours. A layer is a package of `leveret`, or one front of `leveret.fronts`.
+FRONTS: dict[str, set[str]] = {
+    "fronts": set(),
+    "fronts.amqp": {"broker", "amqp"},
+    "fronts.flight": {"broker", "flight", "storage"},
+    "fronts.http": {"broker"},
+}
 LAYERS: dict[str, set[str]] = {
     "amqp": set(),
     "storage": set(),
     "broker": {"amqp", "storage"},
     "flight": set(),
-    "server": {"broker", "amqp", "storage", "flight"},
+    **FRONTS,
     "management": {"broker"},
+    "server": {"broker", "amqp", "storage", "flight", *FRONTS},
     "client": {"amqp", "flight"},
     "spark": {"client", "flight"},
     "audit": {"spark", "client", "flight", "storage"},
@@ -33,6 +40,7 @@ IO_MODULES = {"os", "io", "socket", "asyncio", "pathlib", "shutil", "subprocess"
 FORBIDDEN_MODULES = {
     "amqp": IO_MODULES | {"threading"},
     "broker": IO_MODULES | {"threading"},
+    "fronts.amqp": IO_MODULES | {"threading"},
     "storage": IO_MODULES,
 }
 FILE_SEAM = PurePosixPath("storage/files.py")
@@ -59,9 +67,9 @@ class Source:
 
     @property
     def package(self) -> str:
-        """The layer this file belongs to; empty for ``leveret/__init__.py``; ``__main__.py`` is the CLI's."""
-        first = self.path.parts[0].removesuffix(".py")
-        return {"__init__": "", "__main__": "cli"}.get(first, first)
+        """The layer of this file; empty for ``leveret/__init__.py``; ``__main__.py`` is the CLI's."""
+        names = [name for name in self.path.with_suffix("").parts if name != "__init__"]
+        return "cli" if names == ["__main__"] else _layer(names)
 
     @property
     def module(self) -> str:
@@ -85,6 +93,11 @@ class Source:
         return ".".join((*parent, node.module) if node.module else parent)
 
 
+def _layer(names: list[str]) -> str:
+    """Return the layer of `leveret.<names joined by dots>`: fronts are layers of their own."""
+    return ".".join(names[: 2 if names[:1] == ["fronts"] else 1])
+
+
 @cache
 def sources() -> list[Source]:
     return [
@@ -102,7 +115,7 @@ def wrong_layer(source: Source) -> list[str]:
         root, *rest = name.split(".")
         if root != "leveret" or not rest or rest[0].startswith("__"):  # leveret.__version__ is for everyone
             continue
-        if rest[0] not in allowed:
+        if _layer(rest) not in allowed:
             found.append(f"{source.path}:{line}: {source.package or 'leveret'} may not import {name}")
     return found
 
@@ -239,6 +252,12 @@ def test_no_module_has_a_name_that_says_nothing():
         (wrong_layer, "testing/kit.py", "import leveret.cli"),
         (wrong_layer, "__init__.py", "from leveret.storage import log"),
         (wrong_layer, "gossip/ring.py", ""),
+        (wrong_layer, "fronts/gossip/ring.py", ""),
+        (wrong_layer, "fronts/http/app.py", "from leveret.fronts.amqp import connection"),
+        (wrong_layer, "fronts/http/app.py", "from .. import amqp"),
+        (wrong_layer, "fronts/http/app.py", "from leveret.server import turns"),
+        (wrong_layer, "fronts/__init__.py", "from leveret.broker import broker"),
+        (wrong_layer, "broker/queue.py", "from leveret.fronts.http import app"),
         (
             wrong_layer,
             "amqp/frames.py",
@@ -268,6 +287,13 @@ def test_the_checker_catches(rule, path, text):
         (wrong_layer, "storage/wal/frames.py", "from ..errors import Damaged"),
         (wrong_layer, "broker/queue.py", "from leveret.storage import Log\nimport leveret.amqp.frames"),
         (wrong_layer, "storage/log.py", "from leveret import __version__\nimport leveretish.broker"),
+        (
+            wrong_layer,
+            "fronts/http/app.py",
+            "from leveret.fronts.http.auth import log_in\nfrom . import paths",
+        ),
+        (wrong_layer, "fronts/amqp/channel.py", "from leveret.amqp import frames"),
+        (wrong_layer, "server/server.py", "from leveret.fronts.amqp import connection"),
         (wrong_layer, "cli/serve.py", "import leveret.testing"),
         (io_outside_the_seam, "storage/files.py", "import os\nopen('x')"),
         (io_outside_the_seam, "storage/log.py", "import threading\nfiles.open('x')"),

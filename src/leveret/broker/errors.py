@@ -5,7 +5,8 @@
     ├─ NotFound              there is no such queue, exchange, group, user …
     ├─ Locked                an exclusive queue of another session
     ├─ PreconditionFailed    the request is wrong: its arguments, or the state of what it is about
-    └─ Unsupported           the object can't do this at all
+    ├─ Unsupported           the object can't do this at all
+    └─ Malformed             the bytes of a message are not what they must be
 
 The rule: a sentence that RabbitMQ has is RabbitMQ's, to the letter, because clients match on it.
 """
@@ -39,3 +40,7 @@ class PreconditionFailed(BrokerError):
 
 class Unsupported(BrokerError):
     """The object that the request names can't do this at all."""
+
+
+class Malformed(BrokerError):
+    """The bytes of a message are not what they must be: its properties can't be read."""

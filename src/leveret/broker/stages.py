@@ -22,11 +22,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
+from leveret.amqp.errors import AmqpError, SyntaxError_
 from leveret.amqp.frames import OVERHEAD_BYTES
 from leveret.amqp.names import to_bytes, to_text
 from leveret.broker import overflow, ownership, publishing, replyto, sidelogs
 from leveret.broker.accounts import User
-from leveret.broker.errors import AccessRefused, PreconditionFailed
+from leveret.broker.errors import AccessRefused, Malformed, PreconditionFailed
 from leveret.broker.flags import EXPIRES
 from leveret.broker.leases import LeaseRefused
 from leveret.broker.notes import Change, Notes
@@ -167,7 +168,12 @@ class Stages:
             raise self._not_there(name)
         if not rows:
             return
-        routed = self._route(rows, terms)
+        try:
+            routed = self._route(rows, terms)
+        except SyntaxError_ as error:
+            raise Malformed(error.sentence) from None
+        except AmqpError as error:
+            raise PreconditionFailed(error.sentence) from None
         refusing = list(filter(overflow.refuses, routed))
         written = self._places(self._stages.get(name, ())) if refusing else {}
         for queue in refusing:
