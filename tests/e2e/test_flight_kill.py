@@ -11,8 +11,8 @@ from pyarrow import flight
 
 from leveret.flight import actions
 from tests.e2e.serving import Serving
+from tests.fronts.flight.flight_client import Bulk
 from tests.processes import WAIT_S
-from tests.server.flight_client import Bulk
 
 
 @pytest.mark.parametrize("asked", [False, True], ids=["idle", "asked"])

@@ -23,7 +23,7 @@ from leveret.broker.leases import LeaseNote
 from leveret.broker.queue import Queue
 from leveret.flight import actions
 from leveret.flight.tickets import StageDescriptor, unpack_ranges
-from leveret.server.flight.answers import Answers
+from leveret.fronts.flight.answers import Answers
 from leveret.storage.errors import WriteFailed
 from leveret.storage.records import PERSISTENT, Message
 from tests.faults.broker_life import BrokerLife

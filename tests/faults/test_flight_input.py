@@ -25,8 +25,8 @@ from leveret.broker.passwords import hash_password
 from leveret.flight import actions
 from leveret.testing.broker import Broker
 from tests.faults.flight_input import Sender, raw_bytes
+from tests.fronts.flight.flight_client import Bulk
 from tests.processes import WAIT_S
-from tests.server.flight_client import Bulk
 
 pytestmark = pytest.mark.real
 

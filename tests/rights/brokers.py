@@ -15,12 +15,12 @@ from leveret.broker import administration
 from leveret.broker.passwords import hash_password
 from leveret.flight import actions
 from leveret.testing.broker import Broker
+from tests.fronts.flight.flight_client import Bulk
 from tests.fronts.http.conftest import Api
 from tests.rabbitmq.node import RabbitMQ
 from tests.rights.flight_table import PICTURE, Given
 from tests.rights.names import Names, all_names
 from tests.rights.roles import OK, OWNER, PASSWORD, ROLES, STRANGER, Role
-from tests.server.flight_client import Bulk
 
 _HOUR_S = 3600.0
 _STREAM = {"x-queue-type": "stream"}

@@ -14,8 +14,8 @@ from typing import Any, Final
 from leveret.amqp.properties import encode
 from leveret.flight import actions
 from leveret.flight.tickets import PieceTicket, ReadTicket, StageDescriptor, pack_ranges
+from tests.fronts.flight.flight_client import Bulk
 from tests.rights.names import Names
-from tests.server.flight_client import Bulk
 
 
 @dataclass(frozen=True, slots=True)

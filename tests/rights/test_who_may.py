@@ -17,10 +17,10 @@ from leveret.fronts.amqp.methods import HANDLERS
 from leveret.fronts.http.app import create_app
 from leveret.testing.broker import Broker
 from tests.compatibility import methods
+from tests.fronts.flight.flight_client import Bulk, refusal
 from tests.rights import amqp_table, flight_table, http_table
 from tests.rights.brokers import AmqpSide, Leveret
 from tests.rights.roles import IN_THE_VHOST, OK, PASSWORD, ROLES, answer, missing
-from tests.server.flight_client import Bulk, refusal
 
 pytestmark = pytest.mark.real
 

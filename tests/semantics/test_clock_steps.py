@@ -16,8 +16,8 @@ from leveret.flight import actions
 from leveret.server.clock import SteadyClock
 from leveret.testing.broker import Broker
 from leveret.testing.clock import START_US, VirtualClock
+from tests.fronts.flight.bulk_requests import HOUR_S, Asked
 from tests.semantics.client import Channel, Client
-from tests.server.bulk_requests import HOUR_S, Asked
 
 DEAD_LETTERS = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
 

@@ -21,8 +21,8 @@ from leveret.storage.log import Log
 from leveret.storage.offsets import Range
 from leveret.storage.records import PERSISTENT, Message, Record
 from leveret.testing.broker import Broker
+from tests.fronts.flight.bulk_requests import Asking
 from tests.semantics.client import Channel
-from tests.server.bulk_requests import Asking
 
 DEAD_LETTERS = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
 EACH_BYTES = 16 << 10

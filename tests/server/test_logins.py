@@ -29,8 +29,8 @@ from tests.amqp.session import (
     tune_ok,
 )
 from tests.broker.test_passwords import SCRYPT
+from tests.fronts.flight.flight_client import Bulk
 from tests.processes import WAIT_S
-from tests.server.flight_client import Bulk
 from tests.server.test_fairness import answers_until, connected
 
 pytestmark = pytest.mark.real

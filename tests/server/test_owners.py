@@ -19,7 +19,7 @@ from leveret.flight import actions
 from leveret.flight.actions import At
 from leveret.flight.tickets import pack_ranges
 from leveret.testing.broker import Broker
-from tests.server.bulk_requests import HOUR_S, QUEUE, Asking
+from tests.fronts.flight.bulk_requests import HOUR_S, QUEUE, Asking
 
 pytestmark = pytest.mark.real
 

@@ -17,7 +17,7 @@ from leveret.broker.passwords import hash_password
 from leveret.flight import actions, schemas, tickets
 from leveret.flight.tickets import PieceTicket, ReadTicket, StageDescriptor, pack_ranges
 from leveret.testing.broker import Broker
-from tests.server.flight_client import Bulk, refusal
+from tests.fronts.flight.flight_client import Bulk, refusal
 
 pytestmark = pytest.mark.real
 

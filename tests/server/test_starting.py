@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from leveret.broker.definitions import Change, PermissionRow
-from leveret.server.flight.endpoint import FlightSettings
+from leveret.fronts.flight.endpoint import FlightSettings
 from leveret.server.server import Server
 from leveret.storage.files import OsFiles
 from leveret.testing.broker import Broker

@@ -15,7 +15,7 @@ from tests.rabbitmq.cluster import Cluster, running_cluster
 from tests.soak.gates import wait_until
 from tests.soak.processes import command_of, descendants_of, kill
 
-FLIGHT_PROCESS = "leveret.server.flight.process"
+FLIGHT_PROCESS = "leveret.server.flight_process"
 LOGIN = base64.b64encode(b"guest:guest").decode()
 HTTP_S = 30
 

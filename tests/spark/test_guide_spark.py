@@ -342,7 +342,7 @@ def test_the_failures_of_running_queries_are_words_of_the_sources():
     """Sentences are written over several lines there."""
     sources = "\n".join(
         file.read_text(encoding="utf-8")
-        for folder in ("spark", "broker", "storage", "server/flight")
+        for folder in ("spark", "broker", "storage", "fronts/flight")
         for file in (SOURCES / folder).glob("*.py")
     )
     joined = re.sub(r'"\s*\n\s*f?"', "", sources)
@@ -361,7 +361,7 @@ def test_the_packages_that_executors_need_are_those_that_the_cluster_tests_give_
 
 def test_the_architecture_names_every_file():
     text = (ROOT / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8")
-    folders = ("flight", "spark", "server/flight", "broker")
+    folders = ("flight", "spark", "fronts/flight", "broker")
     files = [file for folder in folders for file in (SOURCES / folder).glob("[!_]*.py")]
     missing = [str(file.relative_to(SOURCES)) for file in files if f"{file.name}`" not in text]
     assert missing == []

@@ -5,7 +5,8 @@
     ├─ NotFound              there is no such queue, exchange, group, user …
     ├─ Locked                an exclusive queue of another session
     ├─ PreconditionFailed    the request is wrong: its arguments, or the state of what it is about
-    └─ Unsupported           the object can't do this at all
+    ├─ Unsupported           the object can't do this at all
+    └─ Malformed             the bytes of a message are not what they must be
 
 A `StorageError` is no refusal: the store can't do now what it should. Each front has a word for that.
 
@@ -20,6 +21,7 @@ __all__ = [
     "AccessRefused",
     "BrokerError",
     "Locked",
+    "Malformed",
     "NotFound",
     "PreconditionFailed",
     "StorageError",
@@ -53,3 +55,7 @@ class PreconditionFailed(BrokerError):
 
 class Unsupported(BrokerError):
     """The object that the request names can't do this at all."""
+
+
+class Malformed(BrokerError):
+    """The bytes of a message are not what they must be: its properties can't be read."""

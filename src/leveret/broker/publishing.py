@@ -17,7 +17,7 @@ from leveret.broker.accounts import User
 from leveret.broker.arguments import parse_expiration
 from leveret.broker.canonical import MalformedHeader, Value, to_bytes
 from leveret.broker.deaths import Reason
-from leveret.broker.errors import BrokerError, PreconditionFailed
+from leveret.broker.errors import BrokerError, Malformed, PreconditionFailed
 from leveret.broker.exchange import Exchange
 from leveret.broker.flags import EXPIRES
 from leveret.broker.queue import Queue
@@ -83,6 +83,13 @@ def resolve(vhost: VirtualHost, exchange_name: str, key: str, *, mandatory: bool
 
 def publish(channel: Channel, route: Route, contents: Sequence[tuple[bytes, bytes]]) -> None:
     """Take in messages, each as content header and body, that were published by the same route."""
+    try:
+        _publish(channel, route, contents)
+    except MalformedHeader as error:
+        raise Malformed(error.sentence) from None
+
+
+def _publish(channel: Channel, route: Route, contents: Sequence[tuple[bytes, bytes]]) -> None:
     if route.by_headers:
         _publish_singly(channel, route, contents)
         return

@@ -24,8 +24,8 @@ import msgspec
 
 from leveret.broker import direct_replies, overflow, ownership, publishing, sidelogs
 from leveret.broker.accounts import User
-from leveret.broker.canonical import to_bytes, to_text
-from leveret.broker.errors import AccessRefused, PreconditionFailed
+from leveret.broker.canonical import MalformedHeader, to_bytes, to_text
+from leveret.broker.errors import AccessRefused, Malformed, PreconditionFailed
 from leveret.broker.flags import EXPIRES
 from leveret.broker.leases import LeaseRefused
 from leveret.broker.notes import Change, Notes
@@ -166,7 +166,10 @@ class Stages:
             raise self._not_there(name)
         if not rows:
             return
-        routed = self._route(rows, terms)
+        try:
+            routed = self._route(rows, terms)
+        except MalformedHeader as error:
+            raise Malformed(error.sentence) from None
         refusing = list(filter(overflow.refuses, routed))
         written = self._places(self._stages.get(name, ())) if refusing else {}
         for queue in refusing:

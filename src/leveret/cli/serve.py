@@ -114,7 +114,7 @@ def serve(
 ) -> None:
     """Run the broker until it is told to stop (Ctrl-C or SIGTERM)."""
     from leveret.cli import serving
-    from leveret.server.flight.endpoint import FlightSettings
+    from leveret.fronts.flight.endpoint import FlightSettings
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
 

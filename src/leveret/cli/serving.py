@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from leveret import __version__
+from leveret.fronts.flight.endpoint import FlightSettings
 from leveret.fronts.http.app import create_app
 from leveret.server.alarms import measured
 from leveret.server.definitions import Definitions
 from leveret.server.descriptors import Descriptors
-from leveret.server.flight.endpoint import FlightSettings
 from leveret.server.http import HttpListener
 from leveret.server.memory import collect_nothing, collect_rarely, keep_memory
 from leveret.server.server import Server

@@ -25,14 +25,15 @@ from leveret.broker.broker import Broker, Limits
 from leveret.broker.channel import Channel
 from leveret.broker.definitions import Change, Row
 from leveret.broker.groups.partition import Partition
+from leveret.fronts.flight.endpoint import FlightEndpoint, FlightSettings
 from leveret.server.acceptor import Acceptor
-from leveret.server.alarms import Alarms, Measure
+from leveret.server.alarms import MEMORY_SHARE_MAX, Alarms, Measure
 from leveret.server.binding import bind_host
 from leveret.server.clock import SteadyClock, StepWatch
 from leveret.server.damage import DamageReport
 from leveret.server.descriptors import Descriptors
-from leveret.server.flight.endpoint import FlightEndpoint, FlightSettings
 from leveret.server.hashing import HashThreads
+from leveret.server.memory import machine_bytes
 from leveret.server.socket import HANDSHAKE_S, AmqpSocket
 from leveret.server.tls import OFF, TlsSettings
 from leveret.server.turns import Turns
@@ -167,7 +168,13 @@ class Server:
             )
             self._hashing.start(turns.call)
             if self._flight is not None:  # first: who connects is told where it is
-                self.endpoint = FlightEndpoint(self.broker, self.turns, self._flight)
+                self.endpoint = FlightEndpoint(
+                    self.broker,
+                    self.turns,
+                    self._flight,
+                    module="leveret.server.flight_process",
+                    memory_max_bytes=int(MEMORY_SHARE_MAX * machine_bytes()),
+                )
                 await self.endpoint.start()
             await self._listen()
             if self.failure is not None:

@@ -24,8 +24,8 @@ from typing import Any, TypeVar
 
 from leveret.broker.broker import Limits
 from leveret.broker.queue import Queue
+from leveret.fronts.flight.endpoint import FlightEndpoint, FlightSettings
 from leveret.server.definitions import Definitions
-from leveret.server.flight.endpoint import FlightEndpoint, FlightSettings
 from leveret.server.server import DefinitionStore, Server
 from leveret.storage.files import Files, OsFiles
 from leveret.storage.store import Options

@@ -3,7 +3,7 @@
 from leveret.broker.errors import BrokerError, Locked
 from leveret.broker.leases import LeaseRefused
 from leveret.fronts.amqp.errors import AMQP_ERRORS, as_amqp
-from leveret.server.flight.answers import CODES, refused
+from leveret.fronts.flight.answers import CODES, refused
 
 
 def test_every_error_of_the_broker_has_an_amqp_error_and_a_code_for_flight() -> None:

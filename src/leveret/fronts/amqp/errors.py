@@ -11,6 +11,7 @@ AMQP_ERRORS: dict[type[errors.BrokerError], type[amqp.AmqpError]] = {
     errors.Locked: amqp.ResourceLocked,
     errors.PreconditionFailed: amqp.PreconditionFailed,
     errors.Unsupported: amqp.NotImplemented_,
+    errors.Malformed: amqp.SyntaxError_,
 }
 
 

@@ -21,7 +21,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from leveret.broker import errors as broker_errors
-from leveret.broker.errors import AccessRefused, BrokerError, Locked, PreconditionFailed, Unsupported
+from leveret.broker.errors import (
+    AccessRefused,
+    BrokerError,
+    Locked,
+    Malformed,
+    PreconditionFailed,
+    Unsupported,
+)
 from leveret.fronts.http.replies import reply, text
 
 STATUSES: dict[type[BrokerError], tuple[int, str]] = {
@@ -30,6 +37,7 @@ STATUSES: dict[type[BrokerError], tuple[int, str]] = {
     Locked: (400, "bad_request"),
     PreconditionFailed: (400, "bad_request"),
     Unsupported: (501, "not_implemented"),
+    Malformed: (400, "bad_request"),
 }
 
 REALM = "Leveret"

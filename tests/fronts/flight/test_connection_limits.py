@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from leveret.server.flight.connection_limits import ConnectionWatcher, Limits
+from leveret.fronts.flight.connection_limits import ConnectionWatcher, Limits
 
 MIB = 1 << 20
 

@@ -12,7 +12,7 @@ from leveret.flight import actions
 from leveret.storage.journal import Entry, Kind, Outcome
 from leveret.testing.broker import Broker
 from leveret.testing.clock import VirtualClock
-from tests.server.bulk_requests import HOUR_S, QUEUE, Asked, ask_on_a_full_disk, connected, declare
+from tests.fronts.flight.bulk_requests import HOUR_S, QUEUE, Asked, ask_on_a_full_disk, connected, declare
 
 BODIES = [b"%d" % n for n in range(10)]
 BATCH = 4

@@ -17,7 +17,7 @@ from leveret.flight.actions import At
 from leveret.flight.tickets import unpack_ranges
 from leveret.testing.broker import Broker
 from leveret.testing.clock import VirtualClock
-from tests.server.bulk_requests import WRITER, Asking
+from tests.fronts.flight.bulk_requests import WRITER, Asking
 
 pytestmark = pytest.mark.real
 

@@ -27,7 +27,7 @@ from leveret.broker.streams.stream import Stream
 from leveret.broker.vhost import VirtualHost
 from leveret.flight import actions
 from leveret.flight.tickets import pack_ranges, unpack_ranges
-from leveret.server.flight import shares
+from leveret.fronts.flight import shares
 from leveret.storage.log import Log
 from leveret.storage.offsets import OffsetSet, Range
 

@@ -21,11 +21,11 @@ from leveret.broker.stages import Stages
 from leveret.flight import actions
 from leveret.flight.actions import At
 from leveret.flight.tickets import unpack_ranges
-from leveret.server.flight import shares
+from leveret.fronts.flight import shares
 from leveret.testing.broker import Broker
 from leveret.testing.clock import VirtualClock
+from tests.fronts.flight.bulk_requests import Asking
 from tests.processes import WAIT_S
-from tests.server.bulk_requests import Asking
 
 pytestmark = pytest.mark.real
 

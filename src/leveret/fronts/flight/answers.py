@@ -7,13 +7,13 @@ sees to that. Those about streams and topics are `reading`'s; sockets and proces
 
 from __future__ import annotations
 
-from leveret.amqp.errors import AmqpError
 from leveret.broker.accounts import ADMINISTRATOR, User
 from leveret.broker.broker import Broker
 from leveret.broker.errors import (
     AccessRefused,
     BrokerError,
     Locked,
+    Malformed,
     NotFound,
     PreconditionFailed,
     Unsupported,
@@ -25,16 +25,17 @@ from leveret.broker.streams.stream import Stream
 from leveret.broker.vhost import VirtualHost
 from leveret.flight import actions
 from leveret.flight.tickets import StageDescriptor, pack_ranges
-from leveret.server.flight.reading import Reading, ordered_ranges, reason
+from leveret.fronts.flight.reading import Reading, ordered_ranges, reason
 from leveret.storage.errors import StorageError, WriteFailed
 from leveret.storage.offsets import OffsetSet
 
-CODES: dict[type, int] = {
+CODES: dict[type[BrokerError], int] = {
     AccessRefused: 403,
     NotFound: 404,
     Locked: 405,
     PreconditionFailed: 406,
     Unsupported: 540,
+    Malformed: 502,
 }
 
 
@@ -50,7 +51,7 @@ class Answers:
         try:
             self._broker.flush()
             return self._do(self._user(user), request)
-        except (AmqpError, BrokerError, StorageError) as error:
+        except (BrokerError, StorageError) as error:
             return refused(error)
 
     def stage(
@@ -65,7 +66,7 @@ class Answers:
             name = StageName(descriptor.query, descriptor.batch, descriptor.stage)
             self._broker.flush()
             vhost.batches().write(name, rows, terms, before=before)
-        except (AmqpError, BrokerError, StorageError) as error:
+        except (BrokerError, StorageError) as error:
             return refused(error)
         return actions.Done()
 
@@ -223,14 +224,12 @@ def readable(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def refused(error: AmqpError | BrokerError | StorageError) -> actions.Refused:
+def refused(error: BrokerError | StorageError) -> actions.Refused:
     """Return what a caller is told of an error, with the code that AMQP has for it."""
     if isinstance(error, BrokerError):
         hint, kind = (error.hint, error.kind) if isinstance(error, LeaseRefused) else ("", "")
         code = next(CODES[base] for base in type(error).__mro__ if base in CODES)
         return actions.Refused(code, readable(error.sentence), hint, kind)
-    if isinstance(error, AmqpError):
-        return actions.Refused(error.code, readable(error.sentence))
     return actions.Refused(541, error.message, error.hint, "busy" if isinstance(error, WriteFailed) else "")
 
 

@@ -21,18 +21,20 @@ from pyarrow import flight
 from leveret.amqp.properties import encode
 from leveret.flight import actions, schemas, tickets
 from leveret.flight.tickets import ReadTicket, StageDescriptor, pack_ranges
-from leveret.server.flight import callers, process, process_limits, wire
-from leveret.server.flight.broker_line import BrokerLine
-from leveret.server.flight.connection_limits import ConnectionWatcher, Limits, OwnSockets
+from leveret.fronts.flight import callers, process, process_limits, wire
+from leveret.fronts.flight.broker_line import BrokerLine
+from leveret.fronts.flight.connection_limits import ConnectionWatcher, Limits, OwnSockets
+from leveret.fronts.flight.process_limits import Memory
 from leveret.testing.broker import Broker
+from tests.fronts.flight.flight_client import Bulk, refusal
 from tests.processes import WAIT_S
-from tests.server.flight_client import Bulk, refusal
 
 pytestmark = pytest.mark.real
 
 MIB = 1 << 20
 HEADER = encode({"delivery_mode": 2}, 5)
 STAGE = StageDescriptor("/", "w", 0, "task", 60.0)
+NO_LIMIT = Memory(1 << 40, own_bytes=lambda pid: 0, give_back=lambda: None)
 
 
 @pytest.fixture(scope="module")
@@ -204,13 +206,12 @@ class TestOneProcess:
             if limits is not None:
                 monkeypatch.setattr(process, "Limits", lambda **_: limits)
             settings = {"directory": str(tmp_path), "host": "127.0.0.1", "port": 0}
-            settings |= {"message_max_bytes": MIB, "memory_max_bytes": 1 << 40}
-            settings |= {"tls_certificate": None, "tls_key": None}
+            settings |= {"message_max_bytes": MIB, "tls_certificate": None, "tls_key": None}
             line = BrokerLine(ours)
             line.tell(wire.Ready(0))
             threading.Thread(target=line.listen, daemon=True).start()
             threading.Thread(target=let_in, args=(brokers,), daemon=True).start()
-            servers.append(process.FlightProcess(settings, line))
+            servers.append(process.FlightProcess(settings, line, NO_LIMIT))
             return servers[0].port
 
         with ours, brokers:
@@ -273,9 +274,9 @@ def test_a_process_with_far_too_much_memory_says_so_and_ends(monkeypatch: pytest
     with ours, brokers:
         line = BrokerLine(ours)
         line.tell(wire.Ready(1))
-        monkeypatch.setattr(process_limits, "own_bytes", lambda pid: 1001)
+        memory = Memory(1000, own_bytes=lambda pid: 1001, give_back=lambda: None)
         monkeypatch.setattr(process_limits.os, "_exit", lambda code: (_ for _ in ()).throw(SystemExit(code)))
-        keeper = process_limits._Keeper(1, ConnectionWatcher(Limits()), line, memory_max_bytes=1000)
+        keeper = process_limits._Keeper(1, ConnectionWatcher(Limits()), line, memory)
         with pytest.raises(SystemExit):
             keeper.run()
         stream = brokers.makefile("rb")

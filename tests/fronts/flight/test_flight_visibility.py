@@ -15,7 +15,7 @@ from leveret.flight import actions
 from leveret.flight.bounds import RANGES_MAX
 from leveret.flight.tickets import ReadTicket, StageDescriptor, pack_ranges
 from leveret.testing.broker import Broker
-from tests.server.flight_client import Bulk, refusal
+from tests.fronts.flight.flight_client import Bulk, refusal
 
 pytestmark = pytest.mark.real
 

@@ -24,13 +24,13 @@ from leveret.broker.definitions import PermissionRow, UserRow
 from leveret.broker.passwords import hash_password
 from leveret.flight import actions, schemas
 from leveret.flight.tickets import ReadTicket, StageDescriptor, pack_ranges, unpack_ranges
-from leveret.server.flight import staged_rows
-from leveret.server.flight.endpoint import FlightSettings
+from leveret.fronts.flight import staged_rows
+from leveret.fronts.flight.endpoint import FlightSettings
 from leveret.storage.cursor import Cursor
 from leveret.storage.journal import Entry, Kind, Outcome
 from leveret.testing.broker import Broker
+from tests.fronts.flight.flight_client import Bulk, refusal
 from tests.processes import WAIT_S
-from tests.server.flight_client import Bulk, refusal
 
 pytestmark = pytest.mark.real
 

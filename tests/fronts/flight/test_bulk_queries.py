@@ -6,7 +6,15 @@ import pytest
 
 from leveret.flight import actions
 from leveret.testing.broker import Broker
-from tests.server.bulk_requests import FULL, HOUR_S, QUEUE, Asked, ask_on_a_full_disk, connected, declare
+from tests.fronts.flight.bulk_requests import (
+    FULL,
+    HOUR_S,
+    QUEUE,
+    Asked,
+    ask_on_a_full_disk,
+    connected,
+    declare,
+)
 
 
 @pytest.fixture

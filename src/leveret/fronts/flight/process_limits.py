@@ -10,13 +10,14 @@ import os
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
 
-from leveret.server.flight.broker_line import BrokerLine
-from leveret.server.flight.connection_limits import ConnectionWatcher, OwnSockets
-from leveret.server.memory import give_back, own_bytes
+from leveret.fronts.flight.broker_line import BrokerLine
+from leveret.fronts.flight.connection_limits import ConnectionWatcher, OwnSockets
 
 LOOK_S: Final = 0.05
 _PAUSE_SHARE: Final = 20
@@ -28,21 +29,30 @@ _TIDY_BYTES: Final = 256 << 20
 _SAY_S: Final = 10.0
 
 
-def watch(port: int, connections: ConnectionWatcher, line: BrokerLine, memory_max_bytes: int) -> None:
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """How much memory the process may have, and the system's ways to measure it and to free it."""
+
+    max_bytes: int
+    own_bytes: Callable[[int], int]
+    """The memory of a process, by its id."""
+    give_back: Callable[[], None]
+    """Hand memory that was freed back to the system."""
+
+
+def watch(port: int, connections: ConnectionWatcher, line: BrokerLine, memory: Memory) -> None:
     """Start the thread, where the system can tell what is to be looked at."""
     if OwnSockets.supported():
-        keeper = _Keeper(port, connections, line, memory_max_bytes)
+        keeper = _Keeper(port, connections, line, memory)
         threading.Thread(target=keeper.run, name="leveret-limits", daemon=True).start()
 
 
 class _Keeper:
-    def __init__(
-        self, port: int, connections: ConnectionWatcher, line: BrokerLine, memory_max_bytes: int
-    ) -> None:
+    def __init__(self, port: int, connections: ConnectionWatcher, line: BrokerLine, memory: Memory) -> None:
         self._sockets = OwnSockets(port)
         self._connections = connections
         self._line = line
-        self._memory_max_bytes = memory_max_bytes
+        self._memory = memory
         self._tidied_s = self._said_s = float("-inf")
         self._said: Counter[str] = Counter()
 
@@ -65,13 +75,13 @@ class _Keeper:
                 self._say()
 
     def _check_memory(self) -> None:
-        if own_bytes(os.getpid()) > self._memory_max_bytes:
-            self._line.note(f"the process has more than {self._memory_max_bytes} bytes of memory, and ends")
+        if self._memory.own_bytes(os.getpid()) > self._memory.max_bytes:
+            self._line.note(f"the process has more than {self._memory.max_bytes} bytes of memory, and ends")
             os._exit(1)
 
     def _tidy(self) -> None:
-        if own_bytes(os.getpid()) > _TIDY_BYTES:
-            give_back()
+        if self._memory.own_bytes(os.getpid()) > _TIDY_BYTES:
+            self._memory.give_back()
             pa.default_memory_pool().release_unused()
 
     def _say(self) -> None:

@@ -16,21 +16,17 @@ import sys
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 
-from leveret.amqp.errors import AmqpError
 from leveret.broker.broker import Broker
 from leveret.broker.errors import BrokerError
 from leveret.broker.logins import Origin
 from leveret.flight import actions, tickets
-from leveret.server.alarms import MEMORY_SHARE_MAX
-from leveret.server.flight import wire
-from leveret.server.flight.answers import Answers, readable, refused
-from leveret.server.flight.visibility import withheld
-from leveret.server.memory import machine_bytes
-from leveret.server.turns import Turns
+from leveret.fronts.flight import wire
+from leveret.fronts.flight.answers import Answers, readable, refused
+from leveret.fronts.flight.visibility import withheld
 from leveret.storage.errors import StorageError
 
 log = logging.getLogger("leveret")
@@ -57,13 +53,34 @@ class FlightSettings:
     """The processors that the process runs on; none stands for all."""
 
 
-class FlightEndpoint:
-    """`endpoint = FlightEndpoint(broker, turns, settings); await endpoint.start()`."""
+class Turns(Protocol):
+    """What the endpoint needs of the loop that the broker runs in: `leveret.server.turns`."""
 
-    def __init__(self, broker: Broker, turns: Turns, settings: FlightSettings) -> None:
+    watchers: list[Callable[[], None]]
+    """Called after every turn."""
+
+    def begin(self) -> None:
+        """Something is about to be asked of the broker: a turn follows."""
+
+    def when_caught_up(self, then: Callable[[], None]) -> None:
+        """Call it when publishers are not held back."""
+
+    def round_trips_us(self) -> dict[str, int]:
+        """How far away clients are, by the names of their connections."""
+
+
+class FlightEndpoint:
+    """`endpoint = FlightEndpoint(broker, turns, settings, ...); await endpoint.start()`."""
+
+    def __init__(
+        self, broker: Broker, turns: Turns, settings: FlightSettings, *, module: str, memory_max_bytes: int
+    ) -> None:
+        """`module` is what the process runs; with more memory than `memory_max_bytes` it ends."""
         self._broker = broker
         self._turns = turns
         self._settings = settings
+        self._module = module
+        self._memory_max_bytes = memory_max_bytes
         self._answers = Answers(broker)
         self._port = settings.port
         self._process: asyncio.subprocess.Process | None = None
@@ -125,14 +142,14 @@ class FlightEndpoint:
             "port": self._port,
             "fd": theirs.fileno(),
             "message_max_bytes": self._broker.limits.message_max_bytes,
-            "memory_max_bytes": int(MEMORY_SHARE_MAX * machine_bytes()),
+            "memory_max_bytes": self._memory_max_bytes,
         }
         settings = json.dumps(asdict(self._settings) | ours_to_say)
         with theirs:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
-                "leveret.server.flight.process",
+                self._module,
                 settings,
                 pass_fds=[theirs.fileno()],
                 process_group=0,  # a Ctrl-C in the terminal is for the broker, which then ends it
@@ -251,7 +268,7 @@ class FlightEndpoint:
         answer: actions.Answer = actions.Done()
         try:
             check()
-        except (AmqpError, BrokerError) as error:
+        except BrokerError as error:
             answer = refused(error)
         writer.write(wire.frame(number, wire.Answered(actions.encode(answer))))
 
@@ -277,7 +294,7 @@ class FlightEndpoint:
             # at one moment: what the view has is shown unless it is withheld
             hidden = withheld(queue, question.start, question.stop)
             reply: wire.Reply = wire.Viewed(pickle.dumps(queue.log.view()), hidden.encode())
-        except (AmqpError, BrokerError, StorageError) as error:
+        except (BrokerError, StorageError) as error:
             reply = wire.Answered(actions.encode(refused(error)))
         except Exception:  # noqa: BLE001  # the caller must not wait for an answer that never comes
             reply = _failed()
@@ -295,7 +312,7 @@ class FlightEndpoint:
             reply: wire.Reply = wire.Checkpointed(
                 taken_us, {readable(name): each_us for name, each_us in round_trips_us.items()}
             )
-        except (AmqpError, BrokerError, StorageError) as error:
+        except (BrokerError, StorageError) as error:
             reply = wire.Answered(actions.encode(refused(error)))
         except Exception:  # noqa: BLE001  # the caller must not wait for an answer that never comes
             reply = _failed()

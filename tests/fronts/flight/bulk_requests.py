@@ -16,7 +16,7 @@ from leveret.amqp.properties import encode
 from leveret.broker.streams.stream import Stream
 from leveret.flight import actions
 from leveret.flight.tickets import StageDescriptor, unpack_ranges
-from leveret.server.flight.answers import Answers
+from leveret.fronts.flight.answers import Answers
 from leveret.storage.errors import StorageFull
 from leveret.testing.broker import Broker
 from tests.processes import WAIT_S

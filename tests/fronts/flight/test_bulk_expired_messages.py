@@ -13,7 +13,7 @@ from leveret.flight import actions
 from leveret.storage.journal import Kind
 from leveret.testing.broker import Broker
 from leveret.testing.clock import VirtualClock
-from tests.server.bulk_requests import QUEUE, Asked, ask_on_a_full_disk, connected, declare
+from tests.fronts.flight.bulk_requests import QUEUE, Asked, ask_on_a_full_disk, connected, declare
 
 
 @pytest.fixture

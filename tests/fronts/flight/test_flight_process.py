@@ -15,13 +15,15 @@ import pytest
 from pyarrow import flight
 
 from leveret.flight import actions
-from leveret.server.flight import process, wire
-from leveret.server.flight.process import BrokerLine, FlightProcess
+from leveret.fronts.flight import process, wire
+from leveret.fronts.flight.process import BrokerLine, FlightProcess
+from leveret.fronts.flight.process_limits import Memory
 from leveret.testing.broker import Broker
+from tests.fronts.flight.flight_client import Bulk
 from tests.processes import WAIT_S
-from tests.server.flight_client import Bulk
 
 LOGIN = wire.Login("guest", b"guest", "127.0.0.1", True)
+NO_LIMIT = Memory(1 << 40, own_bytes=lambda pid: 0, give_back=lambda: None)
 
 
 @pytest.fixture
@@ -78,7 +80,7 @@ def test_nobody_is_served_by_a_process_that_is_not_complete(ends, tmp_path, monk
             said.append(knock(port))
 
     monkeypatch.setattr(process, "Pictures", Knocking)
-    server = FlightProcess(settings(tmp_path, port), BrokerLine(ends[0]))
+    server = FlightProcess(settings(tmp_path, port), BrokerLine(ends[0]), NO_LIMIT)
     try:
         assert [type(each) for each in said] == [flight.FlightUnavailableError]
     finally:
@@ -98,7 +100,7 @@ def knock(port: int) -> Exception:
 
 def settings(directory: Path, port: int) -> dict[str, object]:
     listens = {"host": "127.0.0.1", "port": port, "tls_certificate": None, "tls_key": None}
-    return {"directory": str(directory), "message_max_bytes": 1 << 20, "memory_max_bytes": 1 << 40, **listens}
+    return {"directory": str(directory), "message_max_bytes": 1 << 20, **listens}
 
 
 @pytest.mark.real

@@ -14,7 +14,7 @@ from typing import Final
 
 from pyarrow import flight
 
-from leveret.server.flight import wire
+from leveret.fronts.flight import wire
 
 _TIMEOUT_S: Final = 120.0
 

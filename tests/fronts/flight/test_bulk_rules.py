@@ -11,10 +11,12 @@ from leveret.broker.leases import LeaseRefused
 from leveret.broker.passwords import hash_password
 from leveret.broker.stages import StageName, Stages, Terms
 from leveret.flight import actions
+from leveret.flight.tickets import StageDescriptor
+from leveret.fronts.flight.answers import Answers
 from leveret.storage.records import Message
 from leveret.storage.segment import Segment
 from leveret.testing.broker import Broker
-from tests.server.bulk_requests import QUEUE, Asked, declare
+from tests.fronts.flight.bulk_requests import QUEUE, Asked, declare
 
 BODY_BYTES = 64 << 10
 
@@ -53,6 +55,21 @@ class TestStages:
         refused = asked(actions.Commit("/", "writer", 0, ["s"]))
         assert "is not there" in refused.text
         assert asked.broker.depth(QUEUE) == 0
+
+    @pytest.mark.parametrize(
+        ("flags", "properties", "code", "sentence"),
+        [
+            (0x8000, b"\x09text", 502, "content header: its properties do not fill it exactly"),
+            (0x1000, b"\x07", 406, "invalid message: {delivery_mode_unknown,7}"),
+        ],
+    )
+    def test_a_row_with_wrong_properties_is_refused(self, asked, flags, properties, code, sentence):
+        header = b"\0\x3c\0\0" + (1).to_bytes(8) + flags.to_bytes(2) + properties
+        descriptor = StageDescriptor("/", "writer", 0, "s", timeout_s=600.0)
+        rows = [(b"", QUEUE.encode(), header, b"1")]
+        answers = Answers(asked.broker.server.broker)
+        refused = asked.broker.call(lambda: answers.stage("guest", descriptor, rows))
+        assert refused == actions.Refused(code, sentence)
 
     def test_a_stage_that_is_whole_is_shown(self, asked):
         for bodies, before in (([b"1", b"2"], 0), ([b"3"], 2), ([], 3)):

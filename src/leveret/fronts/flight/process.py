@@ -1,25 +1,18 @@
 """The Flight process: Arrow Flight to clients, questions to the broker, segments from the disk.
 
-    python -m leveret.server.flight.process '{"directory": ..., "host": ..., "port": ..., "fd": ...}'
-
-Started by `endpoint`, ended by it or with it: when the broker's end of the socket closes, the process is
-gone. It holds no state but the pictures that audits read (`pictures`). Who calls, what may be done, where
-messages are, what becomes of rows: all of it is asked of the broker in every call, and what is being read is
-asked for again when rights have changed (`_while_allowed`). The rules: no right is remembered; of a file it
-reads no byte that a view or a checkpoint of the broker does not name.
+`leveret.server.flight_process` starts it and ends it. It holds no state but the pictures that audits read
+(`pictures`). Who calls, what may be done, where messages are, what becomes of rows: all of it is asked of the
+broker in every call, and what is being read is asked for again when rights have changed (`_while_allowed`).
+The rules: no right is remembered; of a file it reads no byte that a view or a checkpoint of the broker does
+not name.
 """
 
 from __future__ import annotations
 
 import ipaddress
-import json
-import os
 import pickle
-import signal
-import socket
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -28,12 +21,11 @@ import pyarrow as pa
 from pyarrow import flight
 
 from leveret.flight import actions, bounds, schemas, tickets
-from leveret.server.binding import bind
-from leveret.server.flight import process_limits, staged_rows, wire
-from leveret.server.flight.broker_line import BrokerLine
-from leveret.server.flight.callers import Caller, Callers
-from leveret.server.flight.connection_limits import ConnectionWatcher, Limits
-from leveret.server.flight.pictures import Pictures
+from leveret.fronts.flight import process_limits, staged_rows, wire
+from leveret.fronts.flight.broker_line import BrokerLine
+from leveret.fronts.flight.callers import Caller, Callers
+from leveret.fronts.flight.connection_limits import ConnectionWatcher, Limits
+from leveret.fronts.flight.pictures import Pictures
 from leveret.storage import events
 from leveret.storage.ackset import AckSet
 from leveret.storage.arrow import LogReader
@@ -47,14 +39,12 @@ T = TypeVar("T")
 _AUTH: Final = "auth"
 _TEXT_MAX: Final = 500
 """Characters of an error's text."""
-_NICER: Final = 5
-"""So far behind the broker in the line for a processor, and behind all who did not ask for another place."""
 
 
 class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
     """Serves until it is shut down."""
 
-    def __init__(self, settings: dict[str, Any], line: BrokerLine) -> None:
+    def __init__(self, settings: dict[str, Any], line: BrokerLine, memory: process_limits.Memory) -> None:
         scheme, certificates = "grpc+tcp", []
         if settings["tls_certificate"] is not None:
             scheme = "grpc+tls"
@@ -73,7 +63,7 @@ class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
             tls_certificates=certificates,
             middleware={_AUTH: self._callers},
         )
-        process_limits.watch(self.port, self._connections, line, settings["memory_max_bytes"])
+        process_limits.watch(self.port, self._connections, line, memory)
 
     def do_action(self, context: Any, action: Any) -> list[bytes]:
         user = self._user(context)
@@ -328,39 +318,3 @@ def _is_loopback(address: str) -> bool:
         return not address or ipaddress.ip_address(address).is_loopback
     except ValueError:
         return False
-
-
-def _stand_back() -> None:
-    """Behind the broker in the line for a processor, wherever that stands.
-
-    Linux may count niceness within a session only (`autogroup`), so this process stays in the broker's.
-    """
-    if sys.platform == "linux" and os.sched_getscheduler(0) in (os.SCHED_RR, os.SCHED_FIFO):
-        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
-    os.setpriority(os.PRIO_PROCESS, 0, max(0, os.getpriority(os.PRIO_PROCESS, 0)) + _NICER)
-
-
-def main() -> None:
-    settings = json.loads(sys.argv[1])
-    line = socket.socket(fileno=settings["fd"])
-    signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # it may write to a terminal that is the broker's
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as for the broker: it kills neither
-    _stand_back()
-    if settings["cpus"]:
-        os.sched_setaffinity(0, settings["cpus"])
-    broker = BrokerLine(line)
-    with suppress(OSError, flight.FlightUnavailableError):  # the broker may be killed at any time
-        try:
-            for bound in bind(settings["host"], settings["port"]):  # gRPC says why not in lines of its own
-                bound.close()
-            server = FlightProcess(settings, broker)
-        except (OSError, pa.ArrowException) as error:
-            broker.tell(wire.Failed(str(error)))
-            return
-        broker.tell(wire.Ready(server.port))
-        broker.listen()
-    os._exit(0)  # at once: calls under way wait for a broker that is gone, and the port must be free
-
-
-if __name__ == "__main__":
-    main()

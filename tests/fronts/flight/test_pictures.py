@@ -20,7 +20,7 @@ from leveret.broker.passwords import hash_password
 from leveret.client import Queue
 from leveret.flight import actions
 from leveret.flight.tickets import PieceTicket, StageDescriptor
-from leveret.server.flight.pictures import Pictures
+from leveret.fronts.flight.pictures import Pictures
 from leveret.spark.endpoint import Endpoint
 from leveret.spark.errors import BrokerAway, BrokerRefused
 from leveret.spark.options import BrokerOptions
@@ -32,9 +32,9 @@ from leveret.storage.view import SegmentGone
 from leveret.testing.broker import Broker
 from tests.audit.reckoning import Reckoned, reckon
 from tests.client.listening import Notes, application, fill, on_a_loop
+from tests.fronts.flight.flight_client import Bulk, refusal
 from tests.processes import WAIT_S, free_ports
 from tests.semantics.client import Client
-from tests.server.flight_client import Bulk, refusal
 from tests.storage.builders import make_store, messages
 
 pytestmark = pytest.mark.real
@@ -139,7 +139,7 @@ class TestKeeping:
                 raise SegmentGone("logs/1/msgs.0")
             return of_running(files, place, report)
 
-        monkeypatch.setattr("leveret.server.flight.pictures.of_running", hurried)
+        monkeypatch.setattr("leveret.fronts.flight.pictures.of_running", hurried)
         pictures = Pictures(str(root))
         pictures.take(NAME, "ann", TAKEN_US)
         assert self.kept(root) == [NAME]
@@ -153,7 +153,7 @@ class TestKeeping:
             place.make_directory("logs")
             raise OSError(28, "no space left on device")
 
-        monkeypatch.setattr("leveret.server.flight.pictures.of_running", full)
+        monkeypatch.setattr("leveret.fronts.flight.pictures.of_running", full)
         with pytest.raises(OSError, match="no space"):
             Pictures(str(root)).take(NAME, "ann", TAKEN_US)
         assert self.kept(root) == []
@@ -163,7 +163,7 @@ class TestKeeping:
             report(Damage("checkpoint.1", 0, None, "damaged"))
             return of_running(files, place, lambda _: None)
 
-        monkeypatch.setattr("leveret.server.flight.pictures.of_running", damaged)
+        monkeypatch.setattr("leveret.fronts.flight.pictures.of_running", damaged)
         assert [each.file for each in Pictures(str(root)).take(NAME, "ann", TAKEN_US).damage] == [
             "checkpoint.1"
         ]
