@@ -20,7 +20,7 @@ from leveret.amqp.tables import Value
 from leveret.broker.broker import Broker, Limits
 from leveret.broker.logins import Hasher, hash_at_once
 from leveret.fronts.amqp.connection import Connection
-from leveret.fronts.amqp.handshake import State
+from leveret.fronts.amqp.wire import State
 from leveret.storage.store import Options, Store
 from leveret.testing.clock import VirtualClock
 from leveret.testing.definitions import MemoryDefinitions

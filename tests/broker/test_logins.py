@@ -14,7 +14,7 @@ from leveret.broker.definitions import PermissionRow, UserRow
 from leveret.broker.failed_logins import DELAY_MAX_US, FREE
 from leveret.broker.logins import Origin
 from leveret.broker.passwords import NOBODY_HASH, hash_password
-from leveret.fronts.amqp.handshake import State
+from leveret.fronts.amqp.wire import State
 from tests.amqp.session import (
     PROTOCOL_HEADER,
     Core,

@@ -16,7 +16,7 @@ from leveret.amqp.methods import Method, make
 from leveret.amqp.tables import Value
 from leveret.broker.broker import Broker
 from leveret.fronts.amqp.connection import Connection
-from leveret.fronts.amqp.handshake import State
+from leveret.fronts.amqp.wire import State
 
 _FRAME_MAX = 131_072
 

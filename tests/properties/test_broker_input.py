@@ -14,7 +14,7 @@ from pamqp import commands
 
 from leveret.amqp.frames import BODY, HEADER, METHOD, PROTOCOL_HEADER, frame
 from leveret.amqp.methods import Method
-from leveret.fronts.amqp.handshake import State
+from leveret.fronts.amqp.wire import State
 from tests.amqp.session import (
     Core,
     Session,

@@ -13,7 +13,7 @@ from pyarrow import flight
 from leveret.broker import passwords
 from leveret.broker.definitions import Change, UserRow
 from leveret.flight import actions
-from leveret.fronts.amqp.handshake import State
+from leveret.fronts.amqp.wire import State
 from leveret.server import socket as server_socket
 from leveret.server.definitions import Definitions
 from leveret.server.socket import AmqpSocket

@@ -19,7 +19,7 @@ from leveret.amqp.errors import InternalError
 from leveret.amqp.events import Event
 from leveret.amqp.frames import HEARTBEAT_FRAME
 from leveret.fronts.amqp.connection import Connection
-from leveret.fronts.amqp.handshake import State
+from leveret.fronts.amqp.wire import State
 from leveret.server.turns import Turns
 
 log = logging.getLogger("leveret")

@@ -18,16 +18,14 @@ from leveret.amqp.deliveries import deliver_frames
 from leveret.amqp.frames import END, FRAME, METHOD, content_frames
 from leveret.amqp.methods import Method, make
 from leveret.broker.channel import Channel
+from leveret.fronts.amqp.wire import DELIVER_BYTES_MAX, Wire
 
 if TYPE_CHECKING:
     from leveret.broker.consumer import Consumer
     from leveret.broker.errors import BrokerError
     from leveret.broker.outlet import Deliveries
     from leveret.broker.publishing import Route
-    from leveret.fronts.amqp.connection import Connection
 
-DELIVER_BYTES_MAX: Final = 2 << 20
-"""More than this to be written to a connection, and nothing more is delivered to it until that has gone."""
 NO_ROUTE: Final = 312
 _UNREAD_REPLIES_BYTES_MAX: Final = 8 << 20
 _CONFIRM: Final = Struct(">HHQB")
@@ -38,7 +36,7 @@ _ACK, _NACK = 80, 120
 class AmqpChannel:
     """One channel of a connection; the broker's side of it is `channel.core`."""
 
-    def __init__(self, connection: Connection, number: int) -> None:
+    def __init__(self, connection: Wire, number: int) -> None:
         self.connection = connection
         self.number = number
         self.broker = connection.broker
@@ -115,4 +113,4 @@ class AmqpChannel:
             self.reply(make(commands.Basic.Cancel, consumer_tag=consumer.tag, nowait=True))
 
     def fail(self, error: BrokerError) -> None:
-        self.connection.fail_channel(self, error)
+        self.connection.fail_channel(self.number, error)

@@ -9,7 +9,7 @@ an `AmqpError` is caught here; it closes the channel it happened on, or the conn
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pamqp import commands
@@ -38,21 +38,20 @@ from leveret.amqp.events import (
     Settlement,
     Violation,
 )
-from leveret.amqp.frames import FRAME_MIN_BYTES, METHOD, frame
+from leveret.amqp.frames import METHOD, frame
 from leveret.amqp.methods import Method, make
 from leveret.amqp.scanner import PUBLISH, Scanner
-from leveret.amqp.tables import Value
 from leveret.broker.errors import BrokerError, StorageError
 from leveret.broker.logins import Origin
 from leveret.fronts.amqp import handshake, publishing, requeue, settling
-from leveret.fronts.amqp.channel import DELIVER_BYTES_MAX, AmqpChannel
+from leveret.fronts.amqp.channel import AmqpChannel
 from leveret.fronts.amqp.errors import as_amqp
-from leveret.fronts.amqp.handshake import HungUp, State
+from leveret.fronts.amqp.handshake import HungUp
 from leveret.fronts.amqp.methods import HANDLERS
+from leveret.fronts.amqp.wire import State, Wire
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
-    from leveret.broker.publishing import Route
 
 _OUT_BYTES_MAX = 8 << 20
 """More than this to be written, and nothing more is answered until it has gone."""
@@ -69,46 +68,30 @@ _ACCESS_REQUEST = b"\x00\x1e\x00\x0a"
 _ACCESS_GRANTED = b"\x00\x1e\x00\x0b\x00\x01"
 
 
-class Connection:
+class Connection(Wire):
     """`connection.receive(events)`; what is to be written is in `connection.out`."""
 
     def __init__(self, broker: Broker, *, peer: str, loopback: bool, address: str = "") -> None:
         """`peer` names the client until it says its own name; `address` is the client's, without the port."""
-        self.broker = broker
-        self.session = broker.open_session(self, name=peer, origin=Origin(address, loopback))
+        super().__init__(broker, broker.open_session(self, name=peer, origin=Origin(address, loopback)))
         self.scanner = Scanner(
             message_max_bytes=broker.limits.message_max_bytes,
             unfinished_max_bytes=broker.limits.unfinished_max_bytes,
         )
         self.scanner.channels = set()
-        self.state = State.GREETING
-        self.out: list[bytes] = []
-        self.out_bytes = 0
         self.backlog: deque[Event] = deque()
         """What was received and waits for the next turn, or until answers to what came before are written."""
-        self.writable = True
-        """False while the peer does not read what was written: nothing is delivered to it."""
-        self.frame_max = FRAME_MIN_BYTES
-        self.channel_max = broker.limits.channel_max
-        self.heartbeat_s = 0
-        self.properties: Mapping[str, Value] = {}
-        """What the client says of itself."""
         self.channels: dict[int, AmqpChannel] = {}
         self.closing: set[int] = set()
         """Channels that we have closed and whose close-ok has not come."""
         self._crossed: set[int] = set()
         """Channels that both sides closed at once: a close-ok is still to come."""
-        self.unread_reply_bytes = 0
-        """Direct replies that were sent while the peer did not read."""
         self.unsent_bytes = 0
         """What was written and the peer does not read, as the shell says."""
         self._waiting_bytes = 0
         """Of messages in the backlog, when the last of them came."""
         self._buffered_bytes = 0
         """What this connection adds to the broker's sum."""
-        self.routes: dict[bytes, Route] = {}
-        self.routes_version = 0
-        """Of the virtual host, when they were found."""
         self.deaf = False
         """What it sends can't be read any more: it is not waited for when it is closed."""
         self.leaves = False
@@ -117,50 +100,14 @@ class Connection:
     # what it is
 
     @property
-    def name(self) -> str:
-        return self.session.name
-
-    @property
     def publishes(self) -> bool:
         """Whether it has published, or begun to: it is held back when the broker is short of something."""
         return self.session.publishes
-
-    def understands(self, capability: str) -> bool:
-        capabilities = self.properties.get("capabilities")
-        return isinstance(capabilities, dict) and capabilities.get(capability) is True
-
-    # out
-
-    def send(self, data: bytes) -> None:
-        self.out.append(data)
-        self.out_bytes += len(data)
-        self.session.has_output()
-
-    def send_all(self, pieces: Sequence[bytes]) -> None:
-        self.out += pieces
-        self.out_bytes += sum(map(len, pieces))
-        self.session.has_output()
-
-    def take_out(self) -> bytes:
-        """What is to be written now."""
-        data = b"".join(self.out)
-        self.out.clear()
-        if self.out_bytes >= DELIVER_BYTES_MAX:
-            self.session.wake_consumers()
-        self.out_bytes = 0
-        return data
-
-    @property
-    def is_open(self) -> bool:
-        return self.state is State.RUNNING
 
     @property
     def waits(self) -> bool:
         """Whether the password is being checked: what the client sends meanwhile stays in the backlog."""
         return self.state is State.AUTHENTICATING
-
-    def send_method(self, channel: int, method: Method) -> None:
-        self.send(methods.frame(channel, method))
 
     # in
 
@@ -347,10 +294,9 @@ class Connection:
         channel.core.close()
         return channel
 
-    def fail_channel(self, channel: AmqpChannel, error: BrokerError) -> None:
-        """Closes a channel for a reason that no frame of the client gave."""
-        if self.channels.get(channel.number) is channel:
-            self._fail(channel.number, error, None)
+    def fail_channel(self, number: int, error: BrokerError) -> None:
+        if number in self.channels:
+            self._fail(number, error, None)
 
     def _note_publish(self, method: bytes) -> None:
         if not requeue.is_request(method):
@@ -433,6 +379,7 @@ class Connection:
             handshake.log_in(self, method)
         elif self.state is State.TUNING and isinstance(method, commands.Connection.TuneOk):
             handshake.tune(self, method)
+            self.scanner.frame_max = self.frame_max
         elif self.state is State.OPENING and isinstance(method, commands.Connection.Open):
             handshake.enter(self, method)
         elif self.state is State.RUNNING and isinstance(method, commands.Connection.UpdateSecret):

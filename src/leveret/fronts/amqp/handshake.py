@@ -1,13 +1,12 @@
 """The handshake: how a socket becomes a connection of a user to a virtual host.
 
-Owns the states of a connection (AMQP 0-9-1, section 2.2.4) and the steps from the protocol header to
-connection.open. What RabbitMQ answers by closing the socket without a word, `HungUp` answers so too.
+Owns the steps from the protocol header to connection.open (AMQP 0-9-1, section 2.2.4).
+What RabbitMQ answers by closing the socket without a word, `HungUp` answers so too.
 """
 
 from __future__ import annotations
 
-from enum import Enum, auto
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from pamqp import commands
 
@@ -19,9 +18,7 @@ from leveret.amqp.tables import Value
 from leveret.broker import product
 from leveret.broker.accounts import User
 from leveret.fronts.amqp.login import BadResponse, read_response
-
-if TYPE_CHECKING:
-    from leveret.fronts.amqp.connection import Connection
+from leveret.fronts.amqp.wire import State, Wire
 
 _CAPABILITIES = (
     "publisher_confirms",
@@ -41,25 +38,11 @@ _CAPABILITIES = (
 )
 
 
-class State(Enum):
-    GREETING = auto()
-    STARTING = auto()
-    AUTHENTICATING = auto()
-    """The password is being checked. What the client sends meanwhile is looked at afterwards."""
-    TUNING = auto()
-    OPENING = auto()
-    RUNNING = auto()
-    CLOSING = auto()
-    """We have sent connection.close and wait for the answer."""
-    CLOSED = auto()
-    """Nothing more is read or sent: the shell closes the socket when `out` is written."""
-
-
 class HungUp(Exception):
     """The peer does something that is answered by closing the socket."""
 
 
-def greet(connection: Connection, data: bytes) -> None:
+def greet(connection: Wire, data: bytes) -> None:
     """The protocol header: another version is told ours."""
     if data != PROTOCOL_HEADER:
         connection.send(PROTOCOL_HEADER)
@@ -90,7 +73,7 @@ def greet(connection: Connection, data: bytes) -> None:
     )
 
 
-def log_in(connection: Connection, method: commands.Connection.StartOk) -> None:
+def log_in(connection: Wire, method: commands.Connection.StartOk) -> None:
     """connection.start-ok: who it is. The answer comes when the password has been checked."""
     connection.properties = cast(dict[str, Value], method.client_properties)
     name = connection.properties.get("connection_name")
@@ -110,7 +93,7 @@ def log_in(connection: Connection, method: commands.Connection.StartOk) -> None:
     )
 
 
-def _finish_login(connection: Connection, mechanism: str, user: User | None) -> None:
+def _finish_login(connection: Wire, mechanism: str, user: User | None) -> None:
     if connection.state is not State.AUTHENTICATING:
         return  # the client has hung up, or the broker stops
     if user is not None:
@@ -132,19 +115,19 @@ def _finish_login(connection: Connection, mechanism: str, user: User | None) -> 
         connection.lost()
 
 
-def tune(connection: Connection, method: commands.Connection.TuneOk) -> None:
+def tune(connection: Wire, method: commands.Connection.TuneOk) -> None:
     """connection.tune-ok: at most what was offered; 0 stands for no limit, which is more."""
     limits = connection.broker.limits
     channel_max, frame_max = method.channel_max, method.frame_max
     if not 0 < channel_max <= limits.channel_max or not FRAME_MIN_BYTES <= frame_max <= limits.frame_max:
         raise HungUp
     connection.channel_max = channel_max
-    connection.frame_max = connection.scanner.frame_max = frame_max
+    connection.frame_max = frame_max
     connection.heartbeat_s = method.heartbeat
     connection.state = State.OPENING
 
 
-def enter(connection: Connection, method: commands.Connection.Open) -> None:
+def enter(connection: Wire, method: commands.Connection.Open) -> None:
     """connection.open: into a virtual host that exists and that the user may enter."""
     vhost = connection.broker.vhosts.get(method.virtual_host)
     if vhost is None:
