@@ -115,6 +115,16 @@ def test_a_header_that_trickles_in_gets_no_more_time() -> None:
     play(scenario, header_timeout_s=SHORT_S)
 
 
+def test_a_client_that_goes_on_sending_hears_why_it_was_refused() -> None:
+    async def scenario(listener: HttpListener) -> None:
+        reader, writer = await connect(listener, b"GET / HTTP/1.1\r\nX: " + b"x" * (1 << 20))
+        await asyncio.sleep(0)
+        writer.write(LARGE)
+        assert b" 431 " in await ended((reader, writer))
+
+    play(scenario)
+
+
 def test_a_connection_on_which_nothing_is_asked_is_closed_without_an_answer() -> None:
     async def scenario(listener: HttpListener) -> None:
         assert await ended(await connect(listener)) == b""

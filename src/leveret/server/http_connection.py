@@ -45,12 +45,17 @@ class HttpLimits:
     tls_handshake_timeout_s: float = 10.0
 
 
+_LINGER_S = 2.0
+"""How long a refused client may go on sending. Closed at once, it would be reset, and lose the answer."""
+
+
 class _Phase(Enum):
     HEADER = auto()
     BODY = auto()
     ANSWER = auto()
     UNSENT = auto()
     IDLE = auto()
+    LINGERING = auto()
     ENDING = auto()
 
 
@@ -63,6 +68,8 @@ class HttpConnection(H11Protocol):
         self._phase: _Phase | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._unsent_bytes = 0
+        self._lingers = False
+        """Whether the client was refused: what it still sends is discarded."""
 
     # asyncio.Protocol
 
@@ -72,7 +79,7 @@ class HttpConnection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Feed a header in pieces: h11 compares what it has with the limit only between two of them."""
-        while data and not self.transport.is_closing():
+        while data and not self._lingers and not self.transport.is_closing():
             size = len(data)
             if self.conn.their_state is h11.IDLE:
                 size = max(1, self._limits.header_max_bytes - len(self.conn.trailing_data[0]))
@@ -127,6 +134,7 @@ class HttpConnection(H11Protocol):
             _Phase.BODY: self._limits.body_timeout_s,
             _Phase.UNSENT: self._limits.send_timeout_s,
             _Phase.IDLE: self._limits.idle_timeout_s,
+            _Phase.LINGERING: _LINGER_S,
             _Phase.ENDING: self._limits.send_timeout_s,
         }.get(phase)
         if limit_s is not None:
@@ -136,6 +144,8 @@ class HttpConnection(H11Protocol):
     def _current_phase(self) -> _Phase:
         if self.transport.is_closing():
             return _Phase.ENDING
+        if self._lingers:
+            return _Phase.LINGERING
         if self.flow.write_paused:
             return _Phase.UNSENT
         if self.conn.their_state is h11.SEND_BODY:
@@ -155,6 +165,8 @@ class HttpConnection(H11Protocol):
             self._refuse(HTTPStatus.REQUEST_TIMEOUT, "The header of the request took too long.")
         elif phase is _Phase.BODY:
             self._refuse(HTTPStatus.REQUEST_TIMEOUT, "The body of the request took too long.")
+        elif phase is _Phase.LINGERING:
+            self.transport.close()
         elif unsent_bytes >= self._unsent_bytes:
             self.transport.abort()
             return
@@ -179,4 +191,8 @@ class HttpConnection(H11Protocol):
                 h11.EndOfMessage(),
             ):
                 self.transport.write(self.conn.send(event) or b"")
-        self.transport.close()
+        self._lingers = self.transport.can_write_eof()
+        if self._lingers:
+            self.transport.write_eof()
+        else:
+            self.transport.close()
