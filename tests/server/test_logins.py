@@ -78,8 +78,8 @@ def authenticating(broker: Broker) -> list[AmqpSocket]:
     sockets = broker.server.turns.sockets
     return [
         end
-        for connection, end in sockets.items()
-        if connection.state is State.AUTHENTICATING and isinstance(end, AmqpSocket)
+        for end in sockets.values()
+        if isinstance(end, AmqpSocket) and end.connection.state is State.AUTHENTICATING
     ]
 
 
