@@ -57,10 +57,13 @@ class Checkout:
         assert ran.returncode == 0, ran.stderr
         return ran.stdout
 
+    def calls(self) -> list[str]:
+        """How Python was called, line by line."""
+        return (self.directory / "calls").read_text().splitlines()
+
     def installed(self) -> str:
         """What pip was asked to install last."""
-        calls = (self.directory / "calls").read_text().splitlines()
-        return [call for call in calls if call.startswith("-m pip install")][-1].rpartition(" ")[2]
+        return [call for call in self.calls() if call.startswith("-m pip install")][-1].rpartition(" ")[2]
 
     def steps(self, target: str) -> list[str]:
         """What `make` would do for this target."""
@@ -94,6 +97,12 @@ def test_the_demo_asks_for_java_alone(checkout):
 
 def test_the_tests_ask_for_java_too(checkout):
     assert "Java 17 or newer is missing" in checkout.setup("all")
+
+
+@pytest.mark.parametrize("level", ["run", "demo", "dev", "all"])
+def test_only_the_level_that_can_run_the_tests_compiles_them(checkout, level):
+    checkout.setup(level)
+    assert ("-m pytest --collect-only -q" in checkout.calls()) == (level == "all")
 
 
 def test_a_level_that_does_not_exist_is_refused(checkout):

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from leveret.broker import failed_logins
+from leveret.broker.broker import Limits
 from leveret.broker.definitions import PermissionRow, UserRow
 from leveret.broker.passwords import hash_password
 from leveret.flight import actions
@@ -36,11 +36,9 @@ CALLS = 120
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        Broker(tmp_path_factory.mktemp("flight") / "data", flight=True) as broker,
-    ):
-        patch.setattr(failed_logins, "DELAY_MAX_US", 0)  # most logins here fail, and each would cost 5 s
+    """It does not delay logins: most of them fail here, and each would cost 5 s."""
+    limits = Limits(login_delay_max_ms=0)
+    with Broker(tmp_path_factory.mktemp("flight") / "data", flight=True, limits=limits) as broker:
 
         def add() -> None:
             accounts = broker.server.broker.accounts
