@@ -96,6 +96,18 @@ def test_what_redrive_leaves_where_it_is_has_used_up_no_attempt_on_leveret(
     assert counts == [None, None]
 
 
+def test_a_dry_run_changes_nothing_about_the_messages_on_leveret(
+    leveret_url: str, fresh: Callable[[str], str]
+):
+    bodies_put = [b"%d" % number for number in range(1200)]
+    parking = declare(leveret_url, fresh("parked"), bodies_put)
+    ran = leveret("redrive", parking, "--to", parking, "--dry-run", "--limit", 7, "--json", url=leveret_url)
+    assert ran.result == {"found": 1200, "moved": 7, "kept": 1193, **NOTHING_ODD, "dry_run": True}
+    kept = take_all(leveret_url, parking)
+    assert [each.body for each in kept] == bodies_put
+    assert not any(each.redelivered for each in kept)
+
+
 def test_all_can_be_sent_to_one_queue(amqp_url: str, parked: tuple[str, str], fresh: Callable[[str], str]):
     parking, home = parked
     other = declare(amqp_url, fresh("other"))

@@ -71,6 +71,34 @@ def test_a_connection_that_consumes_what_it_publishes_is_not_held(broker: Broker
     broker.wait_until_depth("q", 5 * PREFETCH)
 
 
+def test_a_publisher_waits_for_a_quick_consumer_without_a_prefetch(
+    broker: Broker, channel: Channel, open_channel: Callable[..., Channel]
+) -> None:
+    broker.call(lambda: setattr(broker.server.turns, "pacing_s", 3600.0))
+    consumer = open_channel()
+    consumer.declare("q", durable=False)
+    consumer.consume("q")
+    # More than fits into the buffers of the consumer's connection.
+    flood(channel, 32768)
+    broker.wait_until(lambda: broker.depth("q") > 0, "the consumer's connection is full")
+    while not broker.call(lambda: broker.server.broker.pacing.held):
+        consumer.deliveries(PREFETCH)
+        consumer.ack(0, multiple=True)
+        publish(channel, 3 * PREFETCH)
+    for _ in range(2):
+        broker.call(lambda: broker.server.broker.pacing.forgive())
+    assert broker.call(lambda: broker.server.broker.pacing.held)
+    depth = broker.depth("q")
+    channel.publish("q", "last")
+    for _ in range(20):
+        open_channel().declare("elsewhere", durable=False)
+    assert broker.depth("q") == depth
+    last = ""
+    while last != "last":
+        last = consumer.deliveries(1)[0].text
+        consumer.ack(0, multiple=True)
+
+
 def test_a_publisher_that_has_sent_its_share_of_a_sync_is_not_read_until_that_is_done(
     broker: Broker, channel: Channel, open_channel: Callable[..., Channel]
 ) -> None:

@@ -210,10 +210,6 @@ class Broker:
         """The same, once what this turn has to say is written."""
         self._later[source] = None
 
-    def has_more_for(self, source: Source) -> bool:
-        """Return whether consumers of this source have credit that this turn could not use up."""
-        return source in self._later
-
     def stall(self, source: Source) -> None:
         """It can't hand out more until something is synced."""
         self._stalled[source] = None

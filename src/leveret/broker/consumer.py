@@ -197,6 +197,13 @@ class Consumers:
             self._step_aside(consumer)
         return found
 
+    @property
+    def have_room(self) -> bool:
+        """Whether one that may be served has room, be its connection ready for more or not."""
+        if self._single_active:
+            return self.active is not None and self.active.room > 0
+        return any(consumer.room for line in self._lines.values() for consumer in line)
+
     def window_is_within(self, messages: int) -> bool:
         """Return whether all consumers together may hold at most so many unsettled messages."""
         for consumer in self._all:

@@ -344,11 +344,18 @@ class Feed(Source):
         return headers
 
     def is_eager(self, taken: int) -> bool:
-        """Return whether consumers that just took so many messages could do with more at once.
+        """Return whether consumers that just took so many messages took half of all that they may hold."""
+        return self.consumers.window_is_within(2 * taken)
 
-        They can if they took at least half of all that their prefetch allows, or if they have credit left.
-        """
-        return self.broker.has_more_for(self) or self.consumers.window_is_within(2 * taken)
+    @property
+    def settled(self) -> int:
+        """How many of the messages handed out are not in flight any more."""
+        return self.handed_out - len(self.progress.in_flight)
+
+    @property
+    def has_idle_credit(self) -> bool:
+        """Whether a consumer may hold more messages, be its connection ready for them or not."""
+        return self.consumers.have_room
 
     def room_again(self, consumer: Consumer) -> None:
         if consumer.blocked:

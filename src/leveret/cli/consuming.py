@@ -17,7 +17,7 @@ from leveret.cli.background import Background
 from leveret.cli.outputs import Output, WritingStopped
 from leveret.cli.running import FAILED, Interruption, unless
 from leveret.cli.screen import Gauge, Screen, counted
-from leveret.client import ChannelClosed, ClientError, Connection, Delivery, Settled
+from leveret.client import ChannelClosed, ClientError, Connection, Delivery, Settled, peeking
 from leveret.client.consumer import Consumer
 
 BATCH: Final = 500
@@ -26,8 +26,6 @@ _LOOK_S: Final = 0.5
 """While nothing comes, it is looked so often whether anything can."""
 _PEEK_MAX: Final = 65_535
 """So many can be looked at where they stay in hand until the end: the largest prefetch there is."""
-_PEEK_CAPABILITY: Final = "queue_peek"
-_PEEK_ARGUMENTS: Final = {"x-peek": True}
 _GRACE_S: Final = 5.0
 """A write that is under way when somebody wants to stop may take so long."""
 
@@ -106,9 +104,9 @@ class Consuming:
         if not self._wish.peek:
             return Consumer(connection, queue, prefetch=prefetch)
         session = await connection.connected(self._wish.timeout_s)
-        if session.has(_PEEK_CAPABILITY):
+        if session.has(peeking.CAPABILITY):
             self._acks = True
-            return Consumer(connection, queue, prefetch=prefetch, arguments=_PEEK_ARGUMENTS)
+            return Consumer(connection, queue, prefetch=prefetch, arguments=peeking.ARGUMENTS)
         product = session.server.get("product") or "this broker"
         self._screen.say(
             f"{product} can't show messages without delivering them: each look counts as a delivery, "

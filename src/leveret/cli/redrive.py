@@ -1,13 +1,14 @@
 """`leveret redrive`: messages back to where they failed, with the account of it.
 
 Moving is the toolkit's; here are the options, the bar, the signals and the dry run, which looks at every
-message and leaves it where it is. A signal ends it between two rounds: what was copied has been taken off
-the source by then.
+message and leaves it where it is. On Leveret nothing about the message changes. A signal ends the command
+between two rounds: what was copied has been taken off the source by then.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import aclosing
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, TypeAlias
 
@@ -17,9 +18,10 @@ from leveret.cli.filters import BadCondition, parse_conditions
 from leveret.cli.options import CONNECT_S, AsJson, ConnectS, RatePerS, Urls
 from leveret.cli.running import FAILED, Interruption, connected, queue_depth, run, unless
 from leveret.cli.screen import Gauge, Screen, counted
-from leveret.client import ClientError, Connection, Delivery
+from leveret.client import ClientError, Connection, Delivery, peeking
 from leveret.client.redrive import Redriven, home
 from leveret.client.redrive import redrive as move
+from leveret.client.session import Session
 
 Source: TypeAlias = Annotated[str, typer.Argument(help="The queue with the messages that failed.")]
 To: TypeAlias = Annotated[
@@ -113,15 +115,7 @@ class Redriving:
     async def run(self, connection: Connection, source: str, rate_per_s: float | None) -> int:
         self._interruption.handle()
         with self._screen.gauge("redriving") as gauge:
-            moving = move(
-                connection,
-                source,
-                to=self._to,
-                where=self._where,
-                limit=self._limit,
-                rate_per_s=rate_per_s,
-                on_progress=lambda progress: self._progressed(progress, gauge),
-            )
+            moving = self._move_or_look(connection, source, rate_per_s, gauge)
             try:
                 await unless(self._interruption.insisted, moving)
             except _Enough:
@@ -129,6 +123,34 @@ class Redriving:
             except ClientError as error:
                 self._wrong = str(error)
         return self._report()
+
+    async def _move_or_look(
+        self, connection: Connection, source: str, rate_per_s: float | None, gauge: Gauge
+    ) -> None:
+        if self._account.dry_run:
+            session = await connection.connected(CONNECT_S)
+            if session.has(peeking.CAPABILITY):
+                await self._look(session, source, await queue_depth(connection, source), gauge)
+                return
+        await move(
+            connection,
+            source,
+            to=self._to,
+            where=self._where,
+            limit=self._limit,
+            rate_per_s=rate_per_s,
+            on_progress=lambda progress: self._progressed(progress, gauge),
+        )
+
+    async def _look(self, session: Session, source: str, found: int, gauge: Gauge) -> None:
+        """Judge every message without taking it off the queue."""
+        progress = Redriven(found=found)
+        async with aclosing(peeking.peek(session, source, found)) as batches:
+            async for batch in batches:
+                for delivery in batch:
+                    self._where(delivery)
+                progress.kept += len(batch)
+                self._progressed(progress, gauge)
 
     def _where(self, delivery: Delivery) -> bool:
         account = self._account
