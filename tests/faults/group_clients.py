@@ -372,7 +372,7 @@ class Bench:
     def breathe(self, wire: Wire) -> None:
         self.broker.begin_turn()
         wire.connection.writable = True
-        wire.connection.wake_consumers()
+        wire.connection.session.wake_consumers()
 
     def settle(self, member: Member, tag: int, how: str, *, multiple: bool = False) -> list[Wanted]:
         """One delivery, or all up to it; what is asked for takes effect now or with a commit."""

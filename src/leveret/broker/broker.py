@@ -26,6 +26,7 @@ from leveret.broker.pacing import Pacing
 from leveret.broker.queue import Queue
 from leveret.broker.session import Peer, Session
 from leveret.broker.timers import Timers
+from leveret.broker.turn_shares import TurnShares
 from leveret.broker.vhost import VirtualHost
 from leveret.broker.work import Work
 from leveret.storage.errors import BadRequest, StorageError, WriteFailed
@@ -128,6 +129,7 @@ class Broker:
         """Why publishers are held back at present, as `connection.blocked` says it."""
         self._alarms: set[tuple[str, str]] = set()
         self.turn_us = clock()
+        self.shares = TurnShares()
         self.flushed: dict[Session, None] = {}
         """Sessions whose fronts have something to be written."""
         self._clock = clock
@@ -392,6 +394,7 @@ class Broker:
     def forget_session(self, session: Session) -> None:
         self.sessions.pop(session, None)
         self.pacing.forget(session)
+        self.shares.forget(session)
 
     def forget_channel(self, channel: Channel) -> None:
         self._waiting.pop(channel, None)

@@ -55,11 +55,10 @@ if TYPE_CHECKING:
 
 _OUT_BYTES_MAX = 8 << 20
 """More than this to be written, and nothing more is answered until it has gone."""
-_COST_MAX = 5_000
-"""After about so many microseconds of work for a connection, all others have their turn."""
 _METHOD_COST, _DEFINITION_COST = 25, 250
-"""Of a method; of one that declares, binds or deletes. A run of publishes or acks costs 1, because publishes
-of one read should fit into a turn: with ten queues, smaller batches cost 20 % more CPU for each message."""
+"""Microseconds for a method, or to find where a publish goes; for one that declares, binds or deletes."""
+_MESSAGE_COST, _COPY_COST = 1, 2
+"""Microseconds for a publish; for each queue that it goes to."""
 _DEFINITIONS = {b"\x00\x28", b"\x00\x32"}
 """The classes exchange and queue."""
 _UNFINISHED_FREE_BYTES = 256 << 10
@@ -81,6 +80,8 @@ class Connection(Wire):
         self.scanner.channels = set()
         self.backlog: deque[Event] = deque()
         """What was received and waits for the next turn, or until answers to what came before are written."""
+        self._share = 0
+        """What may still be done in this turn."""
         self.channels: dict[int, AmqpChannel] = {}
         self.closing: set[int] = set()
         """Channels that we have closed and whose close-ok has not come."""
@@ -117,10 +118,11 @@ class Connection(Wire):
         What is left is in `backlog`; the shell calls again.
         """
         self.backlog.extend(events)
-        cost = 0
-        while self.backlog and not self.waits and self.out_bytes < _OUT_BYTES_MAX and cost < _COST_MAX:
+        asks = bool(self.backlog) and not isinstance(self.backlog[0], Settlement)
+        self._share = self.broker.shares.of(self.session, asks=asks, now_us=self.broker.turn_us)
+        while self.backlog and not self.waits and self.out_bytes < _OUT_BYTES_MAX and self._share > 0:
             event = self.backlog.popleft()
-            cost += _cost_of(event) if isinstance(event, MethodFrame) else 1
+            self._share -= _cost_of(event) if isinstance(event, MethodFrame) else 1
             if self.state is State.CLOSED:
                 self.backlog.clear()
                 break
@@ -161,7 +163,7 @@ class Connection(Wire):
                 if channel is not None:
                     if not self.publishes:
                         self._note_publish(event.method)
-                    publishing.publish(channel, event.method, event.contents)
+                    publishing.publish(channel, event.method, self._that_fit(channel, event))
             case ContentBegun():
                 channel = self._open_channel(event.channel)
                 if channel is None:
@@ -196,6 +198,19 @@ class Connection(Wire):
                 if self.state is State.CLOSING:
                     return
                 raise event.error if self.state is State.RUNNING else HungUp
+
+    def _that_fit(self, channel: AmqpChannel, event: Contents) -> list[tuple[bytes, bytes]]:
+        """Return the messages that fit into this turn, at least one; the others go back to the backlog."""
+        if event.method not in self.routes:
+            self._share -= _METHOD_COST
+        cost = _MESSAGE_COST + _COPY_COST * publishing.copies_of_each(channel, event.method)
+        count = max(1, self._share // cost)
+        contents = event.contents
+        if count < len(contents):
+            self.backlog.appendleft(event._replace(contents=contents[count:]))
+            contents = contents[:count]
+        self._share -= len(contents) * cost
+        return contents
 
     def _check_content(self, channel: AmqpChannel, method: bytes) -> None:
         """A message is not whole yet: it is refused now if it will be refused then."""

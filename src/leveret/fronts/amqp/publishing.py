@@ -32,6 +32,12 @@ def publish(channel: AmqpChannel, method: bytes, contents: list[tuple[bytes, byt
         publishing.publish(channel.core, route, contents)
 
 
+def copies_of_each(channel: AmqpChannel, method: bytes) -> int:
+    """Return how many queues each publish with this method goes to; if headers decide, how many it may."""
+    route = find_route(channel, method)
+    return len(route.exchange.router) + 1 if route.by_headers else len(route.queues)
+
+
 def find_route(channel: AmqpChannel, method: bytes) -> Route:
     """Return where publishes with this method go, and remember it; raise if they may not be made."""
     connection = channel.connection
