@@ -280,7 +280,7 @@ class BrokerHistory:
         """What is in flight is held by a channel: nothing waits for somebody who does not have it."""
         held: dict[Queue, set[int]] = {}
         for client in self.clients.all:
-            for channel in client.wire.connection.channels.values():
+            for channel in client.wire.connection.session.channels:
                 buffered = channel.transaction.settlements if channel.transaction else []
                 for run in (*channel.unacked, *(run for taken, *_ in buffered for run in taken)):
                     held.setdefault(run.holder.source, set()).update(range(*run.offsets))
