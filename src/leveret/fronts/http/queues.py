@@ -32,7 +32,7 @@ from leveret.fronts.http.paths import segment
 from leveret.fronts.http.queue_rows import QueueRows, describe
 from leveret.fronts.http.replies import PIECE, reply, reply_rows
 
-PLAIN_ROWS = 512
+PLAIN_ROWS = 256
 """In a piece: 2 ms of work. Between two pieces all others have a turn, which may take longer."""
 
 
