@@ -45,6 +45,20 @@ FORBIDDEN_MODULES = {
 FILE_SEAM = PurePosixPath("storage/files.py")
 ARROW_SEAMS = (PurePosixPath("storage/arrow.py"), PurePosixPath("storage/events.py"))
 
+HTTP_SEES = (
+    "accounts",
+    "administration",
+    "broker",
+    "errors",
+    "logins",
+    "operations",
+    "product",
+    "streams.positions",
+    "views",
+)
+"""Modules and packages of `leveret.broker` that the HTTP API may import: it reads through views only, and
+changes things through operations. `streams.positions` is what a seek is asked with."""
+
 KNOTS = (("leveret.broker.",), ("leveret.storage.cursor", "leveret.storage.log"))
 """Prefixes of modules among which imports still go around. No other modules may import each other."""
 
@@ -117,6 +131,17 @@ def wrong_layer(source: Source) -> list[str]:
         if _layer(rest) not in allowed:
             found.append(f"{source.path}:{line}: {source.package or 'leveret'} may not import {name}")
     return found
+
+
+def around_the_views(source: Source) -> list[str]:
+    if source.package != "fronts.http":
+        return []
+    allowed = tuple(f"leveret.broker.{name}." for name in HTTP_SEES)
+    return [
+        f"{source.path}:{line}: the HTTP API may not import {name}"
+        for line, name in source.imports()
+        if name.startswith("leveret.broker.") and not f"{name}.".startswith(allowed)
+    ]
 
 
 def io_outside_the_seam(source: Source) -> list[str]:
@@ -205,6 +230,10 @@ def test_imports_point_one_way_only():
     assert violations(wrong_layer) == []
 
 
+def test_the_http_api_reads_the_broker_through_views_only():
+    assert violations(around_the_views) == []
+
+
 def test_no_two_modules_import_each_other():
     cycles = import_cycles(sources())
     allowed = [cycle for cycle in cycles for knot in KNOTS if all(name.startswith(knot) for name in cycle)]
@@ -262,6 +291,9 @@ def test_no_module_has_a_name_that_says_nothing():
             "amqp/frames.py",
             "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import leveret.storage",
         ),
+        (around_the_views, "fronts/http/app.py", "from leveret.broker.queue import Queue"),
+        (around_the_views, "fronts/http/app.py", "from leveret.broker import vhost"),
+        (around_the_views, "fronts/http/app.py", "from leveret.broker.streams.stream import Stream"),
         (io_outside_the_seam, "storage/log.py", "import os.path"),
         (io_outside_the_seam, "storage/log.py", "from time import monotonic"),
         (io_outside_the_seam, "broker/queue.py", "def late():\n    import asyncio"),
@@ -294,6 +326,9 @@ def test_the_checker_catches(rule, path, text):
         (wrong_layer, "fronts/amqp/channel.py", "from leveret.amqp import frames"),
         (wrong_layer, "server/server.py", "from leveret.fronts.amqp import connection"),
         (wrong_layer, "cli/serve.py", "import leveret.testing"),
+        (around_the_views, "fronts/http/app.py", "from leveret.broker.views import queues"),
+        (around_the_views, "fronts/http/app.py", "from leveret.broker import administration"),
+        (around_the_views, "server/server.py", "from leveret.broker.queue import Queue"),
         (io_outside_the_seam, "storage/files.py", "import os\nopen('x')"),
         (io_outside_the_seam, "storage/log.py", "import threading\nfiles.open('x')"),
         (io_outside_the_seam, "server/listener.py", "import asyncio, socket"),

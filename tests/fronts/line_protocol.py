@@ -24,6 +24,7 @@ from leveret.broker.logins import Origin
 from leveret.broker.outlet import Deliveries
 from leveret.broker.publishing import Route
 from leveret.broker.queue_settings import QueueSettings
+from leveret.broker.session import PeerView
 from leveret.broker.settling import Tags, Verdict
 
 VERDICTS = {"ACK": Verdict.ACK, "RETURN": Verdict.REQUEUE}
@@ -58,6 +59,9 @@ class LineClient:
                 settling.settle(self._channel, [Tags(tag, tag)], VERDICTS[command])
         except BrokerError as error:
             self.fail(error)
+
+    def describe(self) -> PeerView:
+        return PeerView("lines")
 
     def close(self) -> None:
         """The client hangs up."""

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from pamqp import commands
 
+from leveret.broker.views import connections
 from tests.amqp.session import Core, channel_open, handshake, names_in, published, sent
 from tests.fronts import line_protocol
 from tests.fronts.line_protocol import LineClient
@@ -81,6 +82,13 @@ def test_messages_pass_from_one_protocol_to_another(core: Core, client: LineClie
     assert names_in(amqp.feed(sent(1, commands.Basic.Cancel, consumer_tag="c"))) == ["basic.cancel-ok"]
     amqp.feed(published(1, b"to-lines"))
     assert said(core, client, "CONSUME q 1") == ["CONSUMING", "MESSAGE 1 to-lines"]
+
+
+def test_its_clients_are_counted_and_shown_like_all_others(core: Core, client: LineClient):
+    said(core, client, "PUBLISH q hello")
+    (found,) = connections.list_connections(core.broker).items
+    assert (found.name, found.peer.protocol, found.user, found.channels) == ("a line", "lines", "guest", 1)
+    assert found.counters.published == 1
 
 
 def test_the_toy_is_small_and_imports_the_broker_only():

@@ -14,6 +14,7 @@ from pamqp import commands, frame, heartbeat
 from pika.exceptions import ConnectionClosedByBroker
 
 from leveret.amqp import frames, methods, properties
+from leveret.broker.views.overview import totals
 from leveret.fronts.amqp.connection import Connection
 from leveret.server import socket as server_socket
 from leveret.testing.broker import Broker
@@ -306,7 +307,7 @@ def test_publishers_are_told_when_the_broker_is_short_of_something(
     broker.set_alarm("memory", on=False)
     publisher.own.next(commands.Connection.Unblocked)
     channel.quiet()
-    assert broker.call(lambda: broker.server.broker.counters.published) == 3
+    assert broker.call(lambda: totals(broker.server.broker).counters.published) == 3
 
 
 def test_a_publisher_that_is_faster_than_the_disk_is_not_read_from(channel: Channel, broker: Broker) -> None:

@@ -77,7 +77,7 @@ def test_the_reason_of_a_nack_is_counted_and_shown_per_channel(channel: Channel,
     def reasons() -> tuple[dict[str, int], dict[str, int]]:
         (session,) = broker.server.broker.sessions
         (served,) = session.channels
-        return dict(served.nack_reasons), dict(broker.server.broker.counters.nacked)
+        return dict(served.nack_reasons), dict(broker.server.broker.counters.refused)
 
     own, all_of_them = broker.call(reasons)
     assert own == all_of_them == {"a queue is full (reject-publish)": 2}

@@ -17,7 +17,7 @@ from leveret.broker import overflow, restoring
 from leveret.broker.accounts import Accounts
 from leveret.broker.auditing import Trail
 from leveret.broker.canonical import Value
-from leveret.broker.counters import Counters
+from leveret.broker.counters import BrokerCounters
 from leveret.broker.defining import Defining, Undo
 from leveret.broker.definitions import Change, Row
 from leveret.broker.feed import Source
@@ -114,7 +114,7 @@ class Broker:
         self.accounts = Accounts()
         self.logins = Logins(self, hasher)
         self.pacing: Pacing[Session] = Pacing()
-        self.counters = Counters()
+        self.counters = BrokerCounters()
         self.vhosts: dict[str, VirtualHost] = {}
         self.sessions: dict[Session, None] = {}
         self.buffered_bytes = 0
@@ -392,7 +392,10 @@ class Broker:
         return session
 
     def forget_session(self, session: Session) -> None:
-        self.sessions.pop(session, None)
+        if session in self.sessions:
+            del self.sessions[session]
+            self.counters.take_over(session.counters)
+            session.counters = self.counters  # its last words count as well
         self.pacing.forget(session)
         self.shares.forget(session)
 
@@ -416,7 +419,7 @@ class Broker:
             session.peer.tell_blocked(self.blocked)
 
     def note_nack(self, channel: Channel, reason: str, count: int) -> None:
-        self.counters.nacked[reason] += count
+        self.counters.refused[reason] += count
         if self._listener is not None:
             self._listener.nacked(channel, reason, count)
 

@@ -16,6 +16,7 @@ from leveret.broker import deadlines
 from leveret.broker.canonical import to_bytes
 from leveret.broker.confirms import Confirms
 from leveret.broker.consumer import UNLIMITED, Consumer
+from leveret.broker.counters import Counters
 from leveret.broker.feed import Wish
 from leveret.broker.lapsed import Lapsed
 from leveret.broker.outlet import Deliveries, Outlet
@@ -41,6 +42,7 @@ class Channel:
         self.name = f"{session.name} ({number})"
         self.broker = session.broker
         self.vhost = session.vhost
+        self.counters = Counters()
         self.unacked: Unacked[Consumer] = Unacked()
         self.lapsed = Lapsed()
         self.consumers: dict[str, Consumer] = {}
@@ -112,6 +114,7 @@ class Channel:
         if self.confirms is not None and not self.closed:
             for last, nack, multiple in self.confirms.release(safe):
                 self.outlet.confirm(last, nack=nack, multiple=multiple)
+            self.counters.confirmed = self.confirms.acked
 
     def await_definition(self, number: int) -> None:
         """A request without an answer has defined something: its session ends if that is refused."""
@@ -139,6 +142,7 @@ class Channel:
         shown, redelivered = source.headers(records, headers), source.redelivered(records)
         run = Deliveries(first_tag, exchanges, keys, shown, bodies, redelivered)
         self.outlet.deliver(consumer.tag_bytes, run)
+        self._count_delivered(source, count, redelivered, auto_ack=consumer.no_ack)
         dense = not source.prioritised and offsets[-1] - offsets[0] == count - 1
         ranges = [(offsets[0], offsets[-1] + 1)] if dense else ranges_of(offsets)
         if consumer.no_ack:
@@ -150,6 +154,17 @@ class Channel:
         if self.prefetch:
             self._move_to_end(consumer)
         deadlines.watch(consumer, first_tag, count)
+
+    def _count_delivered(
+        self, source: Source, count: int, redelivered: Sequence[bool], *, auto_ack: bool
+    ) -> None:
+        again = sum(redelivered) if any(redelivered) else 0
+        for counters in (self.counters, source.counters):
+            if auto_ack:
+                counters.delivered_auto_ack += count
+            else:
+                counters.delivered += count
+            counters.redelivered += again
 
     def _move_to_end(self, consumer: Consumer) -> None:
         """A consumer was served within the shared limit: it is the last one to be served again."""
@@ -288,3 +303,4 @@ class Channel:
             held.setdefault((run.holder.source, run.holder.marks_begun), []).append(run.offsets)
         for (source, marks_begun), ranges in held.items():
             source.requeue(sorted(ranges), wish=Wish(None, lost=True) if marks_begun else None)
+        self.session.counters.take_over(self.counters)

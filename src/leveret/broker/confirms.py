@@ -35,13 +35,15 @@ class Confirm(NamedTuple):
 class Confirms:
     """`confirms.expect(3, ticket)`; later `confirms.release(safe_ticket)` says what can be confirmed."""
 
-    __slots__ = ("_owed", "_paid", "last")
+    __slots__ = ("_owed", "_paid", "acked", "last")
 
     def __init__(self) -> None:
         self._owed: deque[_Owed] = deque()
         self._paid = 0
         self.last = 0
         """The number of the last publish."""
+        self.acked = 0
+        """How many publishes were acked."""
 
     def __len__(self) -> int:
         """How many publishes are neither acked nor nacked."""
@@ -74,7 +76,10 @@ class Confirms:
             entry = owed.popleft()
             while owed and owed[0].nack == entry.nack and owed[0].ticket <= safe_ticket:
                 entry = owed.popleft()
-            confirms.append(Confirm(entry.last, entry.nack, entry.last - self._paid > 1))
+            count = entry.last - self._paid
+            confirms.append(Confirm(entry.last, entry.nack, count > 1))
+            if not entry.nack:
+                self.acked += count
             self._paid = entry.last
         return confirms
 

@@ -210,10 +210,21 @@ def get(channel: Channel, name: str, *, no_ack: bool) -> Got | None:
         queue.redelivered(records)[0],
         queue.ready,
     )
+    _count_got(channel, queue, got, no_ack=no_ack)
     if no_ack:
         queue.ack([(record.offset, record.offset + 1)])
     queue.wake()
     return got
+
+
+def _count_got(channel: Channel, queue: Queue, got: Got, *, no_ack: bool) -> None:
+    queue.counters.bytes_out += len(got.header) + len(got.body)
+    for counters in (channel.counters, queue.counters):
+        counters.redelivered += got.redelivered
+        if no_ack:
+            counters.got_auto_ack += 1
+        else:
+            counters.got += 1
 
 
 def _next_alive(queue: Queue, getter: Consumer) -> list[Record]:

@@ -88,18 +88,29 @@ def _bury(
     why: bytes,
     tried: bool,
 ) -> None:
-    copied = False
+    copied = 0
     if feed.has_letters():
         for record in feed.log.read([range_]):
-            for target, copy in feed.letters(record, reason, why=why, tried=tried):
+            letters = feed.letters(record, reason, why=why, tried=tried)
+            for target, copy in letters:
                 work.append(target, [copy])
-                copied = True
+            copied += bool(letters)
     outcome = Outcome.DEAD_LETTERED if copied else _WITHOUT_COPY[reason]
     if in_flight:
         work.settle(feed, [range_], outcome, who=who, why=reason.value.encode())
     else:
         work.drop(feed, [range_], outcome, why=reason.value.encode())
-    feed.broker.counters.died(reason, range_[1] - range_[0])
+    _count(feed, reason, range_[1] - range_[0], copied)
+
+
+def _count(feed: Feed, reason: Reason, count: int, copied: int) -> None:
+    feed.broker.counters.deaths[reason.value] += count
+    for counters in (feed.counters, feed.broker.counters):
+        counters.dead_lettered += copied
+        if reason is Reason.EXPIRED:
+            counters.expired += count
+        elif reason is not Reason.REJECTED:
+            counters.dropped += count
 
 
 def bury_new(queue: Queue, messages: Sequence[Message], reason: Reason) -> None:

@@ -51,6 +51,7 @@ def send(broker: Broker, key: str, exchange: bytes, header: bytes, body: bytes) 
         return
     tag = channel.next_tag
     channel.next_tag += 1
+    channel.counters.delivered_auto_ack += 1
     run = Deliveries(tag, [exchange], [to_bytes(key)], [header], [body], [False])
     channel.outlet.deliver(to_bytes(channel.reply_tag), run)
 

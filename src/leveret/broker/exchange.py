@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Union
 
 from leveret.broker.canonical import Value
+from leveret.broker.counters import Counters
 from leveret.broker.exchanges import Router
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class Exchange:
     alternate: str | None = None
     defined: int = 0
     """The number of the definition change that made it."""
+    counters: Counters = field(default_factory=Counters)
 
     def __post_init__(self) -> None:
         self.router.configure(self.table)

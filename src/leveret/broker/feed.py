@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from leveret.broker import deadletters
 from leveret.broker.canonical import Value
 from leveret.broker.consumer import UNLIMITED, Consumer, Consumers
+from leveret.broker.counters import Counters
 from leveret.broker.deaths import Reason
 from leveret.broker.ranges import ranges_of
 from leveret.broker.work import Work
@@ -66,6 +67,7 @@ class Source:
         self.vhost = vhost
         self.name = name
         self.deleted = False
+        self.counters = Counters()
 
     @property
     def timeout_action(self) -> str:
@@ -291,6 +293,7 @@ class Feed(Source):
         """Shares the records out in turns; returns how many bytes they have."""
         self.handed_out += len(records)
         size = sum(len(record.body) + len(record.header) for record in records)
+        self.counters.bytes_out += size
         fitting = TURN_BYTES * len(records) // (size + 1)
         most = PRIORITISED_MESSAGES_MAX if self.prioritised else TURN_MESSAGES_MAX
         self._batch = max(1, min(most, fitting, 2 * self._batch))
@@ -414,6 +417,8 @@ class Feed(Source):
         returned = ranges
         if self.delivery_limit is not None and counted:
             ranges = self._bury_over_limit(ranges, self.delivery_limit, part, who=who, why=why)
+        for counters in (self.counters, self.broker.counters):
+            counters.requeued += sum(stop - start for start, stop in ranges)
         if ranges and wish is not None and wish.delay_ms is not None:
             due_us = self.broker.now_us() + 1000 * wish.delay_ms if wish.delay_ms else 0
             part.give_back(self, ranges, not_before_us=due_us, counted=counted, why=why)

@@ -222,6 +222,8 @@ def _keys_of(name: str, value: Value) -> list[str]:
 
 def _accept_reply(channel: Channel, route: Route, header: bytes, body: bytes) -> None:
     """A direct reply goes to a channel, not to a queue."""
+    channel.counters.published += 1
+    route.exchange.counters.published += 1
     direct_replies.send(channel.broker, route.key, route.exchange_bytes, header, body)
     if route.mandatory:  # a direct reply is never routed, not even one that arrives
         return_messages(channel, route, [Message(route.exchange_bytes, route.key_bytes, header, body)])
@@ -236,7 +238,8 @@ def _accept(channel: Channel, route: Route, messages: list[Message], *, persiste
     if not messages:
         return
     broker = channel.broker
-    broker.counters.published += len(messages)
+    channel.counters.published += len(messages)
+    route.exchange.counters.published += len(messages)
     if channel.transaction is not None:
         channel.transaction.publish(route, messages)
         return
@@ -285,4 +288,6 @@ def _offer(channel: Channel, route: Route, messages: Sequence[Message]) -> None:
 def return_messages(channel: Channel, route: Route, messages: Sequence[Message]) -> None:
     """Mandatory, and nobody to take them: back to the publisher, before the confirm."""
     channel.vhost.returned.note(messages)
+    channel.counters.returned += len(messages)
+    route.exchange.counters.returned += len(messages)
     channel.outlet.return_messages(route, [(message.header, message.body) for message in messages])

@@ -187,7 +187,9 @@ class Queue(Feed):
         self.wake()
 
     def note_arrival(self, messages: Sequence[Message]) -> None:
-        """For the audit: these are the last in the log."""
+        """These are the last in the log: they are counted, and written down for the audit."""
+        self.counters.published += len(messages)
+        self.counters.bytes_in = self.log.appended_bytes
         if self.trail is not None:
             time_us, ticket = self.log.newest_us or self.broker.now_us(), self.broker.store.ticket
             self.trail.arrived(messages, self.log.next, time_us=time_us, ticket=ticket)

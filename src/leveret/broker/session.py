@@ -7,7 +7,11 @@ ended, nothing of it is left in the broker.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from leveret.broker.canonical import Value
+from leveret.broker.counters import Counters
 
 if TYPE_CHECKING:
     from leveret.broker.accounts import User
@@ -17,12 +21,30 @@ if TYPE_CHECKING:
     from leveret.broker.vhost import VirtualHost
 
 
+class PeerView(NamedTuple):
+    """What only the front knows of a client."""
+
+    protocol: str
+    reads: bool = True
+    """False while the client does not read what it was sent: nothing is delivered to it."""
+    unsent_bytes: int = 0
+    channel_max: int = 0
+    frame_max: int = 0
+    heartbeat_s: int = 0
+    properties: Mapping[str, Value] = {}
+    """What the client says of itself."""
+    prefetches: Mapping[int, int] = {}
+    """By the numbers of channels: the limit of each consumer that is started from now on."""
+
+
 class Peer(Protocol):
     """The front's end of a session: a connection of its protocol."""
 
     @property
     def is_open(self) -> bool:
         """Return whether the client has logged in and neither side has begun to close."""
+
+    def describe(self) -> PeerView: ...
 
     def tell_blocked(self, reason: str | None) -> None:
         """Tell the client that its publishes are held back, and why; None when they no longer are."""
@@ -43,6 +65,8 @@ class Session:
         self.name = name
         self.origin = origin
         self.channels: dict[Channel, None] = {}
+        self.since_us = broker.now_us()
+        self.counters = Counters()
         self.publishes = False
         """Whether the client has published: it is held back when the broker is short of memory or disk."""
         self._user: User | None = None

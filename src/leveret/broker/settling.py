@@ -149,6 +149,7 @@ def tell(
         counts[holder] = sum(stop - start for start, stop in ranges)
         if len(ranges) > 1 and _in_any_order(verdict):
             ranges[:] = joined(ranges)
+        _count(holder, verdict, counts[holder])
         if verdict is Verdict.ACK:
             holder.source.ack(ranges, who=holder.label, work=work)
         elif verdict is Verdict.REQUEUE:
@@ -157,3 +158,13 @@ def tell(
             why = b"" if wish is None else wish.why
             holder.source.reject(ranges, who=holder.label, why=why, work=work)
     return counts
+
+
+def _count(holder: Consumer, verdict: Verdict, count: int) -> None:
+    for counters in (holder.channel.counters, holder.source.counters):
+        if verdict is Verdict.ACK:
+            counters.acked += count
+        elif verdict is Verdict.REQUEUE:
+            counters.nacked += count
+        else:
+            counters.rejected += count

@@ -147,6 +147,10 @@ class Stages:
     def log(self) -> Log:
         return self._notes.log
 
+    def notes(self) -> list[StageNote | CommitNote]:
+        """Return what is staged, part by part, and the last commit of each query."""
+        return list(self._notes)
+
     def hidden(self, queue: Queue) -> OffsetSet:
         """What of a queue nobody may see yet."""
         hidden = self._hidden.get(queue.log.id, OffsetSet())

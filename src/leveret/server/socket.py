@@ -83,6 +83,7 @@ class AmqpSocket(asyncio.Protocol):
         connection = self.connection
         if connection.state is State.CLOSED:
             return  # nothing that follows a close-ok counts
+        connection.session.counters.bytes_in += len(data)
         self._turns.begin()
         self._feed(self.scan(data))
         if connection.publishes:

@@ -108,6 +108,8 @@ class Log:
         self.opened_at = 0
         """Where numbering began in this process: what is transient below ended with the one before."""
         self.pending_bytes = 0
+        self.appended_bytes = 0
+        """What was appended since the store was opened."""
         self.touched = True
         """Whether anything has changed that the next checkpoint must look at."""
         self._held = _Held(tuple(self._segment(info) for info in image.segments), [], [])

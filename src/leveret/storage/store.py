@@ -386,6 +386,7 @@ class Store:
             for part in _persistent_parts(batch):
                 self._wal.collect(log.id, part)
         log.add(batch)
+        log.appended_bytes += size
         self._pending_bytes += size
         for cursor in log.cursors.values():
             cursor.progress.extend(start, stop, messages)

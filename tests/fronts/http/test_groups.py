@@ -121,7 +121,7 @@ def test_what_a_transaction_is_about_to_settle_is_still_its_members(api, orders,
 
 
 def test_who_has_the_stuck_one_is_found_however_much_is_in_flight(api, orders, join, monkeypatch):
-    monkeypatch.setattr("leveret.broker.groups.report._RUNS_MAX", 0)
+    monkeypatch.setattr("leveret.broker.views.groups._RUNS_MAX", 0)
     member = join(prefetch=3)
     member.take(3)
     stuck = partition(api, query="?limit=0")["stuck"]

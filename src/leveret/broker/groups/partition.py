@@ -52,6 +52,7 @@ class Partition(Feed):
         )
         self.group = group
         self.stream = stream
+        self.counters = stream.counters
         self.seats: dict[Member, Consumer] = {}
         """What stands for each member here."""
         self.owner: Member | None = None

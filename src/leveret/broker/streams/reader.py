@@ -59,6 +59,7 @@ class Reader(ReadOnlySource):
     def __init__(self, stream: Stream, position: int) -> None:
         super().__init__(stream.broker, stream.vhost, stream.name)
         self.stream = stream
+        self.counters = stream.counters
         self.position = position
         self.consumer: Consumer | None = None
         self._stamps = Stamps()
@@ -81,7 +82,9 @@ class Reader(ReadOnlySource):
                 if self.stream.awaits_sync:
                     self.broker.stall(self)
                 return
-            handed_bytes += sum(len(record.body) + len(record.header) for record in records)
+            size = sum(len(record.body) + len(record.header) for record in records)
+            handed_bytes += size
+            self.counters.bytes_out += size
             self._batch = min(TURN_MESSAGES_MAX, 2 * self._batch)
             self.consumer.channel.deliver(self.consumer, records)
 

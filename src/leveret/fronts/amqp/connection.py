@@ -43,6 +43,7 @@ from leveret.amqp.methods import Method, make
 from leveret.amqp.scanner import PUBLISH, Scanner
 from leveret.broker.errors import BrokerError, StorageError
 from leveret.broker.logins import Origin
+from leveret.broker.session import PeerView
 from leveret.fronts.amqp import handshake, publishing, requeue, settling
 from leveret.fronts.amqp.channel import AmqpChannel
 from leveret.fronts.amqp.errors import as_amqp
@@ -109,6 +110,18 @@ class Connection(Wire):
     def waits(self) -> bool:
         """Whether the password is being checked: what the client sends meanwhile stays in the backlog."""
         return self.state is State.AUTHENTICATING
+
+    def describe(self) -> PeerView:
+        return PeerView(
+            "AMQP 0-9-1",
+            self.writable,
+            self.unsent_bytes,
+            self.channel_max,
+            self.frame_max,
+            self.heartbeat_s,
+            self.properties,
+            {number: channel.consumer_prefetch for number, channel in self.channels.items()},
+        )
 
     # in
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import binascii
 from base64 import b64decode
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from ipaddress import ip_address
 
 from starlette.requests import Request
@@ -18,7 +18,7 @@ from starlette.requests import Request
 from leveret.broker.accounts import ADMINISTRATOR, User
 from leveret.broker.broker import Broker
 from leveret.broker.logins import Origin
-from leveret.broker.vhost import VirtualHost
+from leveret.broker.views.vhosts import vhost_names
 from leveret.fronts.http.errors import NotAuthenticated, NotAuthorised, NotFound
 
 _TAGS = frozenset(("management", "policymaker", "monitoring", ADMINISTRATOR))
@@ -76,19 +76,18 @@ def check_administrator(user: User) -> None:
         raise NotAuthorised("Not administrator user")
 
 
-def visible(broker: Broker, user: User) -> Iterable[VirtualHost]:
-    """The virtual hosts that it may look into."""
-    return (vhost for name, vhost in sorted(broker.vhosts.items()) if name in user.permissions)
+def visible(broker: Broker, user: User) -> list[str]:
+    """The virtual hosts that it may look into, in order."""
+    return [name for name in vhost_names(broker) if name in user.permissions]
 
 
-def enter(broker: Broker, user: User, name: str) -> VirtualHost:
-    """The virtual host of this name, if there is one and the user may look into it."""
-    vhost = broker.vhosts.get(name)
-    if vhost is None:
+def enter(broker: Broker, user: User, name: str) -> str:
+    """The name of a virtual host, if there is such a one and the user may look into it."""
+    if name not in vhost_names(broker):
         raise NotFound
     if name not in user.permissions:
         raise NotAuthorised("User not authorised to access virtual host")
-    return vhost
+    return name
 
 
 def _origin(request: Request) -> Origin:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from starlette.responses import Response
 
 from leveret.broker.broker import Broker
+from leveret.broker.views.overview import health
 from leveret.fronts.http.replies import reply, text
 
 _SHOWN_MAX = 10
@@ -20,14 +21,12 @@ class Health:
 
     def show(self) -> Response:
         """200, or 503 with the reasons."""
-        broker = self._broker
-        damage = [f"damaged: {text(each)}" for each in broker.damage[:_SHOWN_MAX]]
-        if broker.counters.damaged > len(damage):
-            damage.append(
-                f"{broker.counters.damaged - len(damage)} more damaged places: see the broker's log"
-            )
-        if broker.blocked is not None:
-            reasons = [f"publishers are blocked: {text(broker.blocked)}", *damage]
+        found = health(self._broker, most=_SHOWN_MAX)
+        damage = [f"damaged: {text(each)}" for each in found.damage]
+        if found.damaged > len(damage):
+            damage.append(f"{found.damaged - len(damage)} more damaged places: see the broker's log")
+        if found.blocked is not None:
+            reasons = [f"publishers are blocked: {text(found.blocked)}", *damage]
             return reply({"status": "failed", "reasons": reasons}, 503)
         if damage:
             return reply({"status": "degraded", "reasons": damage})

@@ -7,7 +7,6 @@ connections that are theirs. Rates are not counted here: `rates_mode` says so, a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -15,10 +14,9 @@ from starlette.responses import Response
 from leveret import __version__
 from leveret.broker.accounts import User
 from leveret.broker.broker import Broker
-from leveret.broker.exchanges import ROUTERS
 from leveret.broker.product import NAME, RABBITMQ_VERSION
-from leveret.broker.session import Session
-from leveret.broker.vhost import VirtualHost
+from leveret.broker.views.overview import overview, totals
+from leveret.broker.views.vhosts import VhostView, vhost_names
 from leveret.fronts.http.auth import is_monitor, visible
 from leveret.fronts.http.replies import reply, text
 
@@ -28,59 +26,42 @@ class Overview:
         self._broker = broker
 
     def show(self, request: Request, user: User) -> Response:
-        broker = self._broker
+        broker, sees_all = self._broker, is_monitor(user)
+        vhosts = vhost_names(broker) if sees_all else visible(broker, user)
+        found = overview(broker, vhosts, user=None if sees_all else user.name)
         content: dict[str, object] = {
             "management_version": RABBITMQ_VERSION,
             "rates_mode": "none",
-            "exchange_types": [{"name": name, "enabled": True} for name in sorted(ROUTERS)],
+            "exchange_types": [{"name": name, "enabled": True} for name in found.exchange_types],
             "product_name": NAME,
             "product_version": __version__,
             "rabbitmq_version": RABBITMQ_VERSION,
-            "cluster_name": text(broker.name),
+            "cluster_name": text(found.name),
         }
-        running = [session for session in broker.sessions if session.peer.is_open]
-        if is_monitor(user):
-            vhosts = list(broker.vhosts.values())
-            content["message_stats"] = {"publish": broker.counters.published}
-            content["nacked"] = {text(why): count for why, count in broker.counters.nacked.items()}
-            content["dead"] = dict(broker.counters.dead)
-            content["damaged"] = broker.counters.damaged
-        else:
-            vhosts = list(visible(broker, user))
-            running = [each for each in running if each.user.name == user.name]
-        return reply(content | _totals(vhosts, running))
+        if sees_all:
+            happened = totals(broker)
+            content["message_stats"] = {"publish": happened.counters.published}
+            content["nacked"] = {text(why): count for why, count in happened.refused.items()}
+            content["dead"] = happened.deaths
+            content["damaged"] = happened.damaged
+        objects = {"channels": found.channels, "connections": found.connections}
+        return reply(content | _totals(found.vhosts, objects))
 
 
-@dataclass(slots=True)
-class _Sums:
-    queues: int = 0
-    consumers: int = 0
-    ready: int = 0
-    unacked: int = 0
-    delayed: int = 0
-
-
-def _totals(vhosts: Sequence[VirtualHost], sessions: Sequence[Session]) -> dict[str, object]:
-    sums = _Sums()
-    for vhost in vhosts:
-        for queue in vhost.queues.values():
-            sums.queues += 1
-            sums.consumers += len(queue.consumers)
-            sums.ready += queue.ready
-            sums.unacked += queue.unacked
-            sums.delayed += queue.delayed
+def _totals(vhosts: Sequence[VhostView], objects: dict[str, int]) -> dict[str, object]:
+    ready, unacked = sum(each.ready for each in vhosts), sum(each.unacked for each in vhosts)
+    delayed = sum(each.delayed for each in vhosts)
     return {
         "queue_totals": {
-            "messages": sums.ready + sums.unacked + sums.delayed,
-            "messages_ready": sums.ready,
-            "messages_unacknowledged": sums.unacked,
-            "delayed": sums.delayed,
+            "messages": ready + unacked + delayed,
+            "messages_ready": ready,
+            "messages_unacknowledged": unacked,
+            "delayed": delayed,
         },
         "object_totals": {
-            "channels": sum(len(session.channels) for session in sessions),
-            "connections": len(sessions),
-            "consumers": sums.consumers,
-            "exchanges": sum(len(each.exchanges) for each in vhosts),
-            "queues": sums.queues,
+            **objects,
+            "consumers": sum(each.consumers for each in vhosts),
+            "exchanges": sum(each.exchanges for each in vhosts),
+            "queues": sum(each.queues for each in vhosts),
         },
     }

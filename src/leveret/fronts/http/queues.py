@@ -17,27 +17,23 @@ that read it by themselves and the members of its `groups`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from leveret.broker.accounts import User
 from leveret.broker.broker import Broker
-from leveret.broker.leases import Query
-from leveret.broker.queue import Queue
-from leveret.broker.streams.stream import Stream
-from leveret.broker.vhost import VirtualHost
+from leveret.broker.operations import queues as operations
+from leveret.broker.views.queues import each_queue, one_queue
 from leveret.fronts.http.auth import enter, visible
-from leveret.fronts.http.errors import NotAuthorised, NotFound
+from leveret.fronts.http.errors import NotFound
 from leveret.fronts.http.paths import segment
-from leveret.fronts.http.queue_rows import QueueRows, describe_fixed, is_plain
-from leveret.fronts.http.replies import PIECE, encoded, reply, reply_rows, text
+from leveret.fronts.http.queue_rows import QueueRows, describe
+from leveret.fronts.http.replies import PIECE, reply, reply_rows
 
-PLAIN_ROWS = 512
-"""In a piece: 1.5 ms of work. Between two pieces all others have a turn, which may take longer."""
-_WHO_BYTES_MAX = 255
-"""Of who has done something, as the journal keeps it."""
+PLAIN_ROWS = 256
+"""In a piece: 2 ms of work. Between two pieces all others have a turn, which may take longer."""
 
 
 class Queues:
@@ -53,98 +49,26 @@ class Queues:
     def show_vhost(self, request: Request, user: User) -> Response:
         return self._list([enter(self._broker, user, segment(request, "vhost"))])
 
-    def _list(self, vhosts: Iterable[VirtualHost]) -> Response:
-        """The queues there are now, each as it is when its turn comes; those that go meanwhile are left
-        out."""
-        queues = [vhost.queues[name] for vhost in vhosts for name in sorted(vhost.queues)]
-        others = sum(not is_plain(queue) for queue in queues)
-        rows = (self._row(queue) for queue in queues if not queue.deleted)
-        return reply_rows(rows, at_once=PIECE if others > PIECE else PLAIN_ROWS)
-
-    def _row(self, queue: Queue) -> str:
-        return self._rows.row(queue) if is_plain(queue) else encoded(describe(queue))
+    def _list(self, vhosts: Collection[str]) -> Response:
+        queues = each_queue(self._broker, vhosts)
+        return reply_rows(
+            map(self._rows.row, queues.views), at_once=PIECE if queues.costly > PIECE else PLAIN_ROWS
+        )
 
     def show(self, request: Request, user: User) -> Response:
-        return reply(describe(self._find(request, user)))
+        vhost = enter(self._broker, user, segment(request, "vhost"))
+        queue = one_queue(self._broker, vhost, segment(request, "name"))
+        if queue is None:
+            raise NotFound
+        return reply(describe(queue))
 
     def purge(self, request: Request, user: User) -> Response:
-        queue = self._find_to_change(request, user)
-        if isinstance(queue, Stream):
-            raise queue.not_supported("queue.purge")
-        self._changed()
-        self._broker.bring_up_to_date(queue)
-        queue.purge(who=user.name.encode("utf-8", "surrogateescape")[:_WHO_BYTES_MAX])
+        vhost = enter(self._broker, user, segment(request, "vhost"))
+        operations.purge(self._broker, user, vhost, segment(request, "name"), begin=self._changed)
         return Response(status_code=204)
 
     def release(self, request: Request, user: User) -> Response:
-        queue = self._find_to_change(request, user)
-        query = segment(request, "query")
-        if queue.leases is None or query not in queue.leases.queries:
-            raise NotFound
-        queue.leases.check_operate(query, user)
-        self._changed()
-        queue.leases.release(query)
-        return Response(status_code=204)
-
-    def _find_to_change(self, request: Request, user: User) -> Queue:
-        queue = self._find(request, user)
-        if not user.may("read", queue.vhost.name, queue.name):
-            raise NotAuthorised("Access refused.")
-        if queue.owner is not None:
-            raise queue.locked()
-        return queue
-
-    def _find(self, request: Request, user: User) -> Queue:
         vhost = enter(self._broker, user, segment(request, "vhost"))
-        queue = vhost.queues.get(segment(request, "name"))
-        if queue is None:
-            raise NotFound
-        return queue
-
-
-def describe(queue: Queue) -> dict[str, object]:
-    return _describe_any(queue) | (_describe_stream(queue) if isinstance(queue, Stream) else {})
-
-
-def _describe_any(queue: Queue) -> dict[str, object]:
-    ready, unacked, delayed = queue.ready, queue.unacked, queue.delayed
-    return describe_fixed(queue) | {
-        "consumers": len(queue.consumers),
-        "messages": ready + unacked + delayed,
-        "messages_ready": ready,
-        "messages_unacknowledged": unacked,
-        "delayed": delayed,
-        "returned": len(queue.progress.counts),
-        "low": queue.progress.low,
-        "span": queue.progress.span,
-        "queries": [_describe_query(query) for query in _queries(queue)],
-    }
-
-
-def _describe_stream(stream: Stream) -> dict[str, object]:
-    end, first = stream.readable(), stream.progress.ready_from(0)
-    is_empty = first is None or first >= end
-    groups = [partition.group for partition in stream.partitions]
-    return {
-        "consumers": len(stream.consumers) + sum(len(group.members) for group in groups),
-        "first_offset": None if is_empty else first,
-        "last_offset": stream.last,
-        "bytes": stream.log.size_bytes,
-        "groups": [text(group.name) for group in groups],
-    }
-
-
-def _queries(queue: Queue) -> Iterable[Query]:
-    return () if queue.leases is None else queue.leases.queries.values()
-
-
-def _describe_query(query: Query) -> dict[str, object]:
-    return {
-        "name": text(query.name),
-        "owner": text(query.owner),
-        "run": query.epoch,
-        "settled": query.settled,
-        "leases": len(query.leases),
-        "messages": query.messages,
-        "seen": query.seen_us // 1_000_000,
-    }
+        name, query = segment(request, "name"), segment(request, "query")
+        operations.release_query(self._broker, user, vhost, name, query, begin=self._changed)
+        return Response(status_code=204)

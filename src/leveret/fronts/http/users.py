@@ -17,7 +17,7 @@ Paths, fields and statuses are RabbitMQ's; hashes of passwords are neither shown
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -26,6 +26,15 @@ from starlette.responses import Response
 from leveret.broker import administration
 from leveret.broker.accounts import User
 from leveret.broker.broker import Broker
+from leveret.broker.views.users import (
+    PermissionView,
+    UserView,
+    each_permission,
+    each_user,
+    one_permission,
+    one_user,
+)
+from leveret.broker.views.vhosts import vhost_names
 from leveret.fronts.http.auth import check_administrator
 from leveret.fronts.http.bodies import BadRequest, Body, check_fields, text_in
 from leveret.fronts.http.errors import NotFound, Problem
@@ -42,15 +51,17 @@ class Users:
         self._changed = changed
 
     def show_self(self, request: Request, user: User) -> Response:
-        return reply(_described(user))
+        return reply({"name": text(user.name), "tags": [text(tag) for tag in sorted(user.tags)]})
 
     def show_all(self, request: Request, user: User) -> Response:
         check_administrator(user)
-        return reply_list(_described(each) for each in self._all())
+        return reply_list(map(_described, each_user(self._broker)))
 
     def show(self, request: Request, user: User) -> Response:
         check_administrator(user)
-        return reply(_described(self._find(request)))
+        found = one_user(self._broker, self._user(request))
+        assert found is not None
+        return reply(_described(found))
 
     async def put(self, request: Request, user: User, body: Body) -> Response:
         """201 for a new one, 204 for one that was there."""
@@ -78,32 +89,34 @@ class Users:
 
     def delete(self, request: Request, user: User, body: Body) -> Response:
         check_administrator(user)
-        found = self._find(request)
+        name = self._user(request)
         self._changed()
-        administration.delete_user(self._broker, found.name)
+        administration.delete_user(self._broker, name)
         return Response(status_code=204)
 
     # permissions
 
     def show_permissions(self, request: Request, user: User) -> Response:
         check_administrator(user)
-        return reply_list(each for found in self._all() for each in _permissions(found))
+        return reply_list(map(_permission, each_permission(self._broker)))
 
     def show_permissions_in(self, request: Request, user: User) -> Response:
         check_administrator(user)
         vhost = self._vhost(request)
-        return reply_list(each for found in self._all() for each in _permissions(found, vhost))
+        return reply_list(_permission(each) for each in each_permission(self._broker) if each.vhost == vhost)
 
     def show_permission(self, request: Request, user: User) -> Response:
         check_administrator(user)
-        for found in _permissions(self._find(request), self._vhost(request)):
-            return reply(found)
-        raise NotFound
+        name, vhost = self._user(request), self._vhost(request)
+        found = one_permission(self._broker, vhost, name)
+        if found is None:
+            raise NotFound
+        return reply(_permission(found))
 
     def permit(self, request: Request, user: User, body: Body) -> Response:
         """201 where the user had none, 204 where these take the place of others."""
         check_administrator(user)
-        vhost, found = self._vhost(request), self._find(request)
+        vhost, name = self._vhost(request), self._user(request)
         check_fields(body, _RIGHTS)
         rights = {}
         for each in _RIGHTS:
@@ -112,38 +125,34 @@ class Users:
                 raise BadRequest(f"{each} is missing: a regular expression, '' for nothing, '.*' for all.")
             rights[each] = pattern
         self._changed()
-        is_new = administration.permit(self._broker, vhost, found.name, **rights)
+        is_new = administration.permit(self._broker, vhost, name, **rights)
         return Response(status_code=201 if is_new else 204)
 
     def forbid(self, request: Request, user: User, body: Body) -> Response:
         check_administrator(user)
-        vhost, found = self._vhost(request), self._find(request)
+        vhost, name = self._vhost(request), self._user(request)
         self._changed()
-        administration.forbid(self._broker, vhost, found.name)
+        administration.forbid(self._broker, vhost, name)
         return Response(status_code=204)
 
-    def _all(self) -> list[User]:
-        return [user for _, user in sorted(self._broker.accounts.users.items())]
-
-    def _find(self, request: Request) -> User:
-        return administration.find_user(self._broker, segment(request, "name"))
+    def _user(self, request: Request) -> str:
+        """The name of a user that is there."""
+        return administration.find_user(self._broker, segment(request, "name")).name
 
     def _vhost(self, request: Request) -> str:
         name = segment(request, "vhost")
-        if name not in self._broker.vhosts:
+        if name not in vhost_names(self._broker):
             raise NotFound
         return name
 
 
-def _described(user: User) -> dict[str, object]:
-    return {"name": text(user.name), "tags": [text(tag) for tag in sorted(user.tags)]}
+def _described(user: UserView) -> dict[str, object]:
+    return {"name": text(user.name), "tags": [text(tag) for tag in user.tags]}
 
 
-def _permissions(user: User, vhost: str | None = None) -> Iterable[dict[str, object]]:
-    for name, rights in sorted(user.permissions.items()):
-        if vhost in (None, name):
-            found = {each: text(getattr(rights, each)) for each in _RIGHTS}
-            yield {"user": text(user.name), "vhost": text(name), **found}
+def _permission(permission: PermissionView) -> dict[str, object]:
+    found = {each: text(getattr(permission, each)) for each in _RIGHTS}
+    return {"user": text(permission.user), "vhost": text(permission.vhost), **found}
 
 
 def _tags_in(body: Body) -> list[str]:

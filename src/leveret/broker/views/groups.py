@@ -1,23 +1,27 @@
-"""A group as plain data: what operators see of it, over HTTP and on the command line.
+"""Consumer groups: what operators see of them, over HTTP and on the command line.
 
-Owns which figures there are and what they are called; nothing is changed here, and what becomes of the data
-is left to whoever asks. Ranges are half-open pairs, times milliseconds since 1970. The rule is that a look
-costs little whatever there is to be seen: lists have a limit, what is counted is counted by the sets of the
-store, and of what members hold only so much is gone through to find out who has what, the oldest of it.
+Owns which figures there are and what they are called. A group is a dictionary, because it is shown as it is;
+how is left to whoever asks. Ranges are half-open pairs, times milliseconds since 1970. The rule is that a
+look costs little whatever there is to be seen: lists have a limit, what is counted is counted by the sets of
+the store, and of what members hold only so much is gone through to find out who has what, the oldest of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from typing import TYPE_CHECKING
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from leveret.broker.canonical import to_text
+from leveret.broker.errors import NotFound
 from leveret.broker.groups.group import DEAD_LETTERS
 from leveret.broker.groups.settings import ORDERLY
+from leveret.broker.views.selection import EVERYTHING, Listing, Selection, sorted_page
 
 if TYPE_CHECKING:
+    from leveret.broker.broker import Broker
     from leveret.broker.channel import Channel
     from leveret.broker.consumer import Consumer
     from leveret.broker.groups.group import Group
@@ -34,7 +38,53 @@ _RUNS_MAX = 4_000
 """How many runs of deliveries are looked at, of all members: 5 us each."""
 
 
-def summary(group: Group) -> dict[str, object]:
+class GroupView(NamedTuple):
+    """A group as a whole; its partitions come one by one, each as it is when its turn comes."""
+
+    group: dict[str, object]
+    partitions: Iterator[dict[str, object]]
+
+
+_SORTS: Final[dict[str, Callable[[Group], Any]]] = {
+    "name": attrgetter("vhost.name", "name", "subject"),
+    "subject": attrgetter("subject"),
+    "lag": attrgetter("lag"),
+    "members": lambda group: len(group.members),
+    "in_flight": attrgetter("in_flight"),
+}
+
+
+def list_groups(broker: Broker, selection: Selection = EVERYTHING) -> Listing[dict[str, object]]:
+    found = (group for vhost in selection.vhosts_of(broker) for group in vhost.groups)
+    return sorted_page(found, selection, keys=_SORTS, describe=_summary)
+
+
+def each_group(broker: Broker, vhosts: Collection[str]) -> Iterator[dict[str, object]]:
+    """The groups that there are now, by name, each as it is when its turn comes; not those that go before."""
+    groups = [group for vhost in vhosts for group in sorted(broker.vhosts[vhost].groups, key=_SORTS["name"])]
+    return (_summary(group) for group in groups if not group.deleted)
+
+
+def groups_named(
+    broker: Broker, vhost: str, name: str, *, subject: str | None = None, limit: int = LIMIT, cells: int = 0
+) -> list[GroupView]:
+    """The groups of this name, or the one that reads `subject`; `NotFound` if there is none.
+
+    Of each partition `limit` ranges, deliveries and delays are listed, with a picture of so many `cells`.
+    """
+    groups = broker.vhosts[vhost].groups
+    found = [each for each in groups if each.name == name] if subject is None else [groups.get(subject, name)]
+    if not found:
+        raise NotFound(f"no group '{name}' in vhost '{vhost}'")
+    return [GroupView(_whole(each), _partitions(each, limit=limit, cells=cells)) for each in found]
+
+
+def one_group(broker: Broker, vhost: str, subject: str, name: str) -> dict[str, object]:
+    """A group with its settings, without its members and partitions."""
+    return _with_settings(broker.vhosts[vhost].groups.get(subject, name))
+
+
+def _summary(group: Group) -> dict[str, object]:
     """One line of a list: what it is, and how it goes."""
     partitions = group.partitions.values()
     letters = group.vhost.queues.get(DEAD_LETTERS + group.name)
@@ -55,19 +105,19 @@ def summary(group: Group) -> dict[str, object]:
     }
 
 
-def with_settings(group: Group) -> dict[str, object]:
-    return {**summary(group), "settings": group.settings.shown()}
+def _with_settings(group: Group) -> dict[str, object]:
+    return {**_summary(group), "settings": group.settings.shown()}
 
 
-def whole(group: Group) -> dict[str, object]:
-    """The same with its members; its partitions come one by one, from `of_partitions`."""
-    found = with_settings(group)
+def _whole(group: Group) -> dict[str, object]:
+    """The same with its members; its partitions come one by one, from `_partitions`."""
+    found = _with_settings(group)
     del found["partitions"]
     members = [_member(group, each) for each in _seated(group)]
     return {**found, "now_ms": group.broker.now_us() // 1000, "members": members}
 
 
-def of_partitions(group: Group, *, limit: int = LIMIT, cells: int = 0) -> Iterator[dict[str, object]]:
+def _partitions(group: Group, *, limit: int, cells: int) -> Iterator[dict[str, object]]:
     """How far it has come in each partition, and what keeps it; with a picture of so many `cells`, if any.
 
     Each is as it is when its turn comes, but for who holds what: that is as of the first.

@@ -1,0 +1,262 @@
+"""Connections, their channels and their consumers, whatever protocol they speak.
+
+A connection is a session of the broker. What only its front knows, the front's end describes
+(`session.PeerView`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from leveret.broker import direct_replies
+from leveret.broker.counters import Counters
+from leveret.broker.feed import Feed
+from leveret.broker.groups.group import Group
+from leveret.broker.session import PeerView
+from leveret.broker.views.selection import EVERYTHING, Listing, Selection, View, sorted_page
+
+if TYPE_CHECKING:
+    from leveret.broker.broker import Broker
+    from leveret.broker.channel import Channel
+    from leveret.broker.consumer import Consumer
+    from leveret.broker.session import Session
+
+
+class ConnectionView(NamedTuple):
+    name: str
+    """The addresses at both ends, and what the client calls itself."""
+    user: str
+    vhost: str
+    address: str
+    """Of the peer, without its port."""
+    since_us: int
+    state: str
+    """running; blocked: its publishes are held back; or flow: it does not read what it was sent."""
+    channels: int
+    peer: PeerView
+    counters: Counters
+    """With those of its channels."""
+
+
+class ChannelView(NamedTuple):
+    connection: str
+    number: int
+    user: str
+    vhost: str
+    confirms: bool
+    transactional: bool
+    prefetch: int
+    """Shared by all consumers; 0 for no limit."""
+    consumer_prefetch: int
+    """Of each consumer started from now on; 0 for no limit."""
+    consumers: int
+    unacked: int
+    unconfirmed: int
+    """Publishes that were neither acked nor nacked."""
+    uncommitted: int
+    """Publishes in an open transaction."""
+    uncommitted_acks: int
+    nacks: Mapping[str, int]
+    """Publishes that were refused, by the reason."""
+    counters: Counters
+
+
+class ConsumerView(NamedTuple):
+    connection: str
+    channel: int
+    tag: str
+    user: str
+    vhost: str
+    queue: str
+    """Of the member of a group: the stream or topic that the group reads."""
+    group: str | None
+    acks: bool
+    exclusive: bool
+    active: bool
+    """False where a queue has a single active consumer, and it is another one."""
+    prefetch: int
+    priority: int
+    timeout_us: int
+    """How long a delivery may take; 0 for ever."""
+    unacked: int
+
+
+_SORTS: Final[dict[str, Callable[[Session], Any]]] = {
+    "name": attrgetter("name"),
+    "user": attrgetter("user.name"),
+    "vhost": attrgetter("vhost.name"),
+    "channels": lambda session: len(session.channels),
+}
+
+
+def list_connections(
+    broker: Broker, selection: Selection = EVERYTHING, *, user: str | None = None
+) -> Listing[ConnectionView]:
+    """Connections that have entered a virtual host; only those of `user`, if one is given."""
+    return sorted_page(running(broker, selection, user=user), selection, keys=_SORTS, describe=_connection)
+
+
+def one_connection(broker: Broker, name: str) -> ConnectionView | None:
+    return next((_connection(each) for each in running(broker) if each.name == name), None)
+
+
+def list_channels(
+    broker: Broker, selection: Selection = EVERYTHING, *, user: str | None = None
+) -> Listing[ChannelView]:
+    """Channels by the names of their connections, which `name` is a part of. `sort` has no effect."""
+    found = running(broker, selection, user=user)
+    return _parts(found, selection, lambda session: len(session.channels), _channels)
+
+
+def one_channel(broker: Broker, connection: str, number: int) -> ChannelView | None:
+    for session in running(broker):
+        if session.name == connection:
+            return next((each for each in _channels(session) if each.number == number), None)
+    return None
+
+
+def list_consumers(
+    broker: Broker, selection: Selection = EVERYTHING, *, user: str | None = None
+) -> Listing[ConsumerView]:
+    """Consumers by the names of their connections, which `name` is a part of. `sort` has no effect."""
+    return _parts(running(broker, selection, user=user), selection, _consumer_count, _consumers)
+
+
+def running(
+    broker: Broker, selection: Selection = EVERYTHING, *, user: str | None = None
+) -> Iterator[Session]:
+    """Sessions that have entered one of these virtual hosts."""
+    vhosts = selection.vhosts
+    return (
+        session
+        for session in broker.sessions
+        if session.peer.is_open
+        and (vhosts is None or session.vhost.name in vhosts)
+        and (user is None or session.user.name == user)
+    )
+
+
+def counters_of(session: Session) -> Counters:
+    """Those of a connection with those of its channels."""
+    sums = session.counters.copy()
+    for channel in session.channels:
+        sums.take_over(channel.counters)
+    return sums
+
+
+def _parts(
+    sessions: Iterable[Session],
+    selection: Selection,
+    count: Callable[[Session], int],
+    parts: Callable[[Session], list[View]],
+) -> Listing[View]:
+    """The page of what these connections have; only connections with a part of it are asked for that."""
+    start, stop = selection.start, selection.start + selection.size
+    wanted = selection.name.casefold()
+    page: list[View] = []
+    filtered = total = 0
+    for session in sorted(sessions, key=_SORTS["name"], reverse=selection.descending):
+        more = count(session)
+        total += more
+        if wanted in session.name.casefold():
+            if filtered < stop and filtered + more > start:
+                page += parts(session)[max(0, start - filtered) : stop - filtered]
+            filtered += more
+    return Listing(page, filtered, total)
+
+
+def _connection(session: Session) -> ConnectionView:
+    peer = session.peer.describe()
+    return ConnectionView(
+        session.name,
+        session.user.name,
+        session.vhost.name,
+        session.origin.address,
+        session.since_us,
+        _state(session, peer),
+        len(session.channels),
+        peer,
+        counters_of(session),
+    )
+
+
+def _state(session: Session, peer: PeerView) -> str:
+    if session.publishes and session.broker.blocked is not None:
+        return "blocked"
+    return "running" if peer.reads else "flow"
+
+
+def _in_order(session: Session) -> list[Channel]:
+    return sorted(session.channels, key=attrgetter("number"))
+
+
+def _channels(session: Session) -> list[ChannelView]:
+    prefetches = session.peer.describe().prefetches
+    return [_channel(each, prefetches.get(each.number, 0)) for each in _in_order(session)]
+
+
+def _channel(channel: Channel, consumer_prefetch: int) -> ChannelView:
+    transaction = channel.transaction
+    return ChannelView(
+        channel.session.name,
+        channel.number,
+        channel.session.user.name,
+        channel.vhost.name,
+        channel.confirms is not None,
+        transaction is not None,
+        channel.prefetch,
+        consumer_prefetch,
+        _consumer_count_on(channel),
+        channel.unacked.count,
+        0 if channel.confirms is None else len(channel.confirms),
+        0 if transaction is None else sum(len(messages) for _, messages in transaction.publishes),
+        0 if transaction is None else sum(map(len, transaction.settled())),
+        dict(channel.nack_reasons),
+        channel.counters.copy(),
+    )
+
+
+def _consumer_count_on(channel: Channel) -> int:
+    return len(channel.consumers) + (channel.reply_tag is not None)
+
+
+def _consumer_count(session: Session) -> int:
+    return sum(map(_consumer_count_on, session.channels))
+
+
+def _consumers(session: Session) -> list[ConsumerView]:
+    return [view for channel in _in_order(session) for view in _consumers_on(channel)]
+
+
+def _consumers_on(channel: Channel) -> Iterator[ConsumerView]:
+    for _, consumer in sorted(channel.consumers.items()):
+        yield _consumer(consumer)
+    if channel.reply_tag is not None:
+        yield ConsumerView(
+            *_place(channel, channel.reply_tag), direct_replies.NAME, None, False, False, True, 0, 0, 0, 0
+        )
+
+
+def _consumer(consumer: Consumer) -> ConsumerView:
+    source = consumer.source
+    queue, group = (source.subject, source.name) if isinstance(source, Group) else (source.name, None)
+    active = source.consumers.active if isinstance(source, Feed) else None
+    return ConsumerView(
+        *_place(consumer.channel, consumer.tag),
+        queue,
+        group,
+        not consumer.no_ack,
+        consumer.exclusive,
+        active in (None, consumer),
+        consumer.prefetch,
+        consumer.priority,
+        consumer.timeout_us,
+        consumer.outstanding,
+    )
+
+
+def _place(channel: Channel, tag: str) -> tuple[str, int, str, str, str]:
+    session = channel.session
+    return session.name, channel.number, tag, session.user.name, channel.vhost.name

@@ -1,0 +1,186 @@
+"""Queues, streams among them: what was declared, what they hold, and which queries have leased from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from leveret.broker.canonical import Value
+from leveret.broker.counters import Counters
+from leveret.broker.streams.stream import Stream
+from leveret.broker.views.selection import EVERYTHING, Listing, Selection, sorted_page
+
+if TYPE_CHECKING:
+    from leveret.broker.broker import Broker
+    from leveret.broker.leases import Query
+    from leveret.broker.queue import Queue
+
+
+class QueryView(NamedTuple):
+    """A query of Spark over a queue: what it has leased."""
+
+    vhost: str
+    queue: str
+    name: str
+    owner: str
+    run: int
+    """The number of its present run."""
+    settled: int
+    """Leases up to this number are acked."""
+    leases: int
+    messages: int
+    """How many messages it holds."""
+    seen_us: int
+    """When it was last heard of."""
+
+
+class StreamView(NamedTuple):
+    """What a stream has beside what every queue has."""
+
+    first_offset: int | None
+    """Of the messages that can be read; None if there are none."""
+    last_offset: int | None
+    bytes: int
+    groups: tuple[str, ...]
+
+
+class QueueView(NamedTuple):
+    """`one_queue(broker, "/", "orders")`."""
+
+    id: int
+    """Never used again. Views of queues with the same id differ in figures only."""
+    vhost: str
+    name: str
+    type: str
+    durable: bool
+    auto_delete: bool
+    owner: str | None
+    """The connection that an exclusive queue belongs to."""
+    arguments: Mapping[str, Value]
+    consumers: int
+    """Of a stream: its readers, and the members of its groups."""
+    ready: int
+    unacked: int
+    delayed: int
+    returned: int
+    """How many messages came back at least once."""
+    low: int
+    """The lowest offset that is not settled."""
+    span: int
+    """How many offsets there are from `low` to the highest that was taken."""
+    counters: Counters
+    queries: tuple[QueryView, ...] = ()
+    stream: StreamView | None = None
+
+    @property
+    def messages(self) -> int:
+        return self.ready + self.unacked + self.delayed
+
+
+class QueueRun(NamedTuple):
+    """Queues one by one, each as it is when its turn comes."""
+
+    costly: int
+    """How many of them are streams or have queries: such a view takes ten times as long as others."""
+    views: Iterator[QueueView]
+
+
+_SORTS: Final[dict[str, Callable[[Queue], Any]]] = {
+    "name": attrgetter("vhost.name", "name"),
+    "type": attrgetter("settings.queue_type"),
+    "messages": lambda queue: queue.ready + queue.unacked + queue.delayed,
+    "ready": attrgetter("ready"),
+    "unacked": attrgetter("unacked"),
+    "delayed": attrgetter("delayed"),
+    "consumers": lambda queue: len(queue.consumers),
+}
+
+
+def list_queues(broker: Broker, selection: Selection = EVERYTHING) -> Listing[QueueView]:
+    found = (queue for vhost in selection.vhosts_of(broker) for queue in vhost.queues.values())
+    return sorted_page(found, selection, keys=_SORTS, describe=_queue)
+
+
+def one_queue(broker: Broker, vhost: str, name: str) -> QueueView | None:
+    queue = broker.vhosts[vhost].queues.get(name)
+    return None if queue is None else _queue(queue)
+
+
+def each_queue(broker: Broker, vhosts: Collection[str]) -> QueueRun:
+    """All queues that are there now, by name; those that are deleted before their turn are left out."""
+    there = (broker.vhosts[vhost].queues for vhost in vhosts)
+    queues = [by_name[name] for by_name in there for name in sorted(by_name)]
+    costly = sum(queue.leases is not None or isinstance(queue, Stream) for queue in queues)
+    return QueueRun(costly, (_queue(queue) for queue in queues if not queue.deleted))
+
+
+def list_queries(broker: Broker, selection: Selection = EVERYTHING) -> Listing[QueryView]:
+    """Queries over queues. One over a stream or a topic is a group of mode `query`."""
+    keys = {
+        "name": attrgetter("vhost", "name", "queue"),
+        "messages": attrgetter("messages"),
+        "seen": attrgetter("seen_us"),
+    }
+    queues = (queue for vhost in selection.vhosts_of(broker) for queue in vhost.queues.values())
+    found = (query for queue in queues for query in _queries(queue))
+    return sorted_page(found, selection, keys=keys, describe=lambda query: query)
+
+
+def _queue(queue: Queue) -> QueueView:
+    progress, owner = queue.progress, queue.owner
+    view = QueueView(
+        queue.log.id,
+        queue.vhost.name,
+        queue.name,
+        queue.settings.queue_type,
+        queue.durable,
+        queue.auto_delete,
+        None if owner is None else owner.name,
+        queue.table,
+        len(queue.consumers),
+        queue.ready,
+        queue.unacked,
+        queue.delayed,
+        len(progress.counts),
+        progress.low,
+        progress.span,
+        queue.counters.copy(),
+    )
+    if queue.leases is not None:
+        view = view._replace(queries=tuple(_queries(queue)))
+    return _with_stream(view, queue) if isinstance(queue, Stream) else view
+
+
+def _with_stream(view: QueueView, stream: Stream) -> QueueView:
+    end, first = stream.readable(), stream.progress.ready_from(0)
+    is_empty = first is None or first >= end
+    groups = [partition.group for partition in stream.partitions]
+    return view._replace(
+        consumers=view.consumers + sum(len(group.members) for group in groups),
+        stream=StreamView(
+            None if is_empty else first,
+            stream.last,
+            stream.log.size_bytes,
+            tuple(group.name for group in groups),
+        ),
+    )
+
+
+def _queries(queue: Queue) -> Iterator[QueryView]:
+    queries = () if queue.leases is None else queue.leases.queries.values()
+    return (_query(queue, query) for query in queries)
+
+
+def _query(queue: Queue, query: Query) -> QueryView:
+    return QueryView(
+        queue.vhost.name,
+        queue.name,
+        query.name,
+        query.owner,
+        query.epoch,
+        query.settled,
+        len(query.leases),
+        query.messages,
+        query.seen_us,
+    )

@@ -1,0 +1,53 @@
+"""Sinks: queries of Spark that write batches, with what is staged and what was committed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from operator import attrgetter
+from typing import TYPE_CHECKING, NamedTuple
+
+from leveret.broker.stages import StageNote
+from leveret.broker.views.selection import EVERYTHING, Listing, Selection, sorted_page
+
+if TYPE_CHECKING:
+    from leveret.broker.broker import Broker
+    from leveret.broker.stages import CommitNote
+    from leveret.broker.vhost import VirtualHost
+
+
+class SinkView(NamedTuple):
+    vhost: str
+    name: str
+    """Of the query."""
+    owner: str
+    committed: int | None
+    """The last batch that was committed; None if there was none."""
+    staged: int
+    """Rows that are hidden, because their batch is not committed."""
+    due_us: int | None
+    """When the first of them expire."""
+
+
+def list_sinks(broker: Broker, selection: Selection = EVERYTHING) -> Listing[SinkView]:
+    found = (sink for vhost in selection.vhosts_of(broker) for sink in _sinks(vhost))
+    keys = {"name": attrgetter("vhost", "name"), "staged": attrgetter("staged")}
+    return sorted_page(found, selection, keys=keys, describe=lambda sink: sink)
+
+
+def one_sink(broker: Broker, vhost: str, name: str) -> SinkView | None:
+    return next((sink for sink in _sinks(broker.vhosts[vhost]) if sink.name == name), None)
+
+
+def _sinks(vhost: VirtualHost) -> Iterable[SinkView]:
+    found: dict[str, SinkView] = {}
+    for note in () if vhost.stages is None else vhost.stages.notes():
+        known = found.get(note.query) or SinkView(vhost.name, note.query, note.owner, None, 0, None)
+        found[note.query] = _with(known, note)
+    return found.values()
+
+
+def _with(sink: SinkView, note: StageNote | CommitNote) -> SinkView:
+    if not isinstance(note, StageNote):
+        return sink._replace(committed=note.batch)
+    due_us = note.due_us if sink.due_us is None else min(sink.due_us, note.due_us)
+    return sink._replace(staged=sink.staged + note.rows, due_us=due_us)

@@ -1,0 +1,83 @@
+"""Topics: exchanges that spread messages over streams, each with its streams as one thing."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from leveret.broker.canonical import Value
+from leveret.broker.groups import topics
+
+if TYPE_CHECKING:
+    from leveret.broker.broker import Broker
+    from leveret.broker.streams.stream import Stream
+    from leveret.broker.vhost import VirtualHost
+
+
+class PartitionView(NamedTuple):
+    stream: str
+    first: int
+    """The first offset that can be read; `end` if there is none."""
+    end: int
+    messages: int
+    bytes: int
+    readers: int
+
+
+class TopicGroupView(NamedTuple):
+    """A group that reads the topic."""
+
+    name: str
+    mode: str
+    lag: int
+
+
+class TopicView(NamedTuple):
+    vhost: str
+    name: str
+    messages: int
+    bytes: int
+    max_age: Value
+    """As declared."""
+    max_bytes: int | None
+    partitions: tuple[PartitionView, ...]
+    groups: tuple[TopicGroupView, ...]
+
+
+def each_topic(broker: Broker, vhosts: Collection[str]) -> Iterator[TopicView]:
+    """The topics that there are now, by name, each as it is when its turn comes; not those that go before."""
+    found = [(vhost, name) for vhost in vhosts for name in sorted(topics.all_topics(broker.vhosts[vhost]))]
+    views = (one_topic(broker, vhost, name) for vhost, name in found)
+    return (view for view in views if view is not None)
+
+
+def one_topic(broker: Broker, vhost: str, name: str) -> TopicView | None:
+    found = broker.vhosts[vhost]
+    streams = topics.partitions(found.exchanges.get(name))
+    return _topic(found, name, streams) if streams else None
+
+
+def _topic(vhost: VirtualHost, name: str, streams: list[Stream]) -> TopicView:
+    groups = [group for group in vhost.groups if group.subject == name]
+    return TopicView(
+        vhost.name,
+        name,
+        sum(stream.ready for stream in streams),
+        sum(stream.log.size_bytes for stream in streams),
+        streams[0].table.get("x-max-age"),
+        streams[0].settings.kept_bytes,
+        tuple(map(_partition, streams)),
+        tuple(TopicGroupView(group.name, group.settings.mode, group.lag) for group in groups),
+    )
+
+
+def _partition(stream: Stream) -> PartitionView:
+    end, first = stream.readable(), stream.progress.ready_from(0)
+    return PartitionView(
+        stream.name,
+        end if first is None else min(first, end),
+        end,
+        stream.ready,
+        stream.log.size_bytes,
+        len(stream.consumers),
+    )

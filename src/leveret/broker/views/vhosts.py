@@ -1,0 +1,64 @@
+"""Virtual hosts: how much each of them has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from leveret.broker.views.selection import EVERYTHING, Listing, Selection, sorted_page
+
+if TYPE_CHECKING:
+    from leveret.broker.broker import Broker
+    from leveret.broker.vhost import VirtualHost
+
+
+class VhostView(NamedTuple):
+    name: str
+    exchanges: int
+    queues: int
+    groups: int
+    consumers: int
+    ready: int
+    unacked: int
+    delayed: int
+
+
+_SORTS: Final[dict[str, Callable[[VirtualHost], Any]]] = {
+    "name": attrgetter("name"),
+    "queues": lambda vhost: len(vhost.queues),
+    "exchanges": lambda vhost: len(vhost.exchanges),
+}
+
+
+def list_vhosts(broker: Broker, selection: Selection = EVERYTHING) -> Listing[VhostView]:
+    return sorted_page(selection.vhosts_of(broker), selection, keys=_SORTS, describe=_vhost)
+
+
+def one_vhost(broker: Broker, name: str) -> VhostView | None:
+    vhost = broker.vhosts.get(name)
+    return None if vhost is None else _vhost(vhost)
+
+
+def vhost_names(broker: Broker) -> list[str]:
+    """The names of all virtual hosts, in order."""
+    return sorted(broker.vhosts)
+
+
+def _vhost(vhost: VirtualHost) -> VhostView:
+    consumers = ready = unacked = delayed = 0
+    for queue in vhost.queues.values():
+        consumers += len(queue.consumers)
+        ready += queue.ready
+        unacked += queue.unacked
+        delayed += queue.delayed
+    return VhostView(
+        vhost.name,
+        len(vhost.exchanges),
+        len(vhost.queues),
+        len(vhost.groups),
+        consumers,
+        ready,
+        unacked,
+        delayed,
+    )
