@@ -10,7 +10,6 @@ not name.
 from __future__ import annotations
 
 import ipaddress
-import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,14 +43,16 @@ _TEXT_MAX: Final = 500
 class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
     """Serves until it is shut down."""
 
-    def __init__(self, settings: dict[str, Any], line: BrokerLine, memory: process_limits.Memory) -> None:
+    def __init__(
+        self, settings: wire.ProcessSettings, line: BrokerLine, memory: process_limits.Memory
+    ) -> None:
         scheme, certificates = "grpc+tcp", []
-        if settings["tls_certificate"] is not None:
+        if settings.tls_certificate is not None:
             scheme = "grpc+tls"
-            paths = (settings["tls_certificate"], settings["tls_key"])
+            paths = (settings.tls_certificate, settings.tls_key or "")
             certificates = [tuple(Path(path).read_bytes() for path in paths)]
-        self._directory = settings["directory"]
-        self._message_max_bytes: int = settings["message_max_bytes"]
+        self._directory = settings.directory
+        self._message_max_bytes = settings.message_max_bytes
         self._line = line
         self._pictures = Pictures(self._directory)
         self._pictures.watch()
@@ -59,7 +60,7 @@ class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
         self._connections = ConnectionWatcher(Limits(unfinished_bytes_max=unfinished_bytes_max))
         self._callers = Callers(self._connections.crowded)
         super().__init__(  # last but one: it serves from here on
-            f"{scheme}://{settings['host']}:{settings['port']}",
+            f"{scheme}://{settings.host}:{settings.port}",
             tls_certificates=certificates,
             middleware={_AUTH: self._callers},
         )
@@ -212,7 +213,7 @@ class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
         start, stop = (ranges[0][0], ranges[-1][1]) if ranges else (0, 0)
         reply = self._line.ask(wire.View(user, wanted.vhost, wanted.queue, wanted.log_id, start, stop))
         if isinstance(reply, wire.Viewed):
-            return pickle.loads(reply.view), AckSet.decode(reply.withheld)
+            return reply.view, AckSet.decode(reply.withheld)
         raise _error(_refused(reply))
 
     # writing
