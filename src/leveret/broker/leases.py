@@ -23,7 +23,8 @@ import msgspec
 
 from leveret.broker import expiry, ownership, sidelogs, weighing
 from leveret.broker.accounts import User
-from leveret.broker.errors import AccessRefused, PreconditionFailed
+from leveret.broker.errors import AccessRefused, PreconditionFailed, QueryRefused
+from leveret.broker.fencing import Runs, fenced
 from leveret.broker.notes import Notes
 from leveret.broker.strays import hold_again
 from leveret.storage.errors import StorageError
@@ -36,21 +37,10 @@ if TYPE_CHECKING:
 
 _QUERY_BYTES_MAX: Final = 200
 _AGAIN_US: Final = 1_000_000
-_RUNS_MAX: Final = 16
-"""So many are known: who asks twice does so soon."""
 _DEAD_MAX: Final = 4_096
 """Behind so many messages that turn out to be dead no lease is looked for: all others wait meanwhile."""
 _SWEPT: Final = 256
 """Where the next are dead, so many are looked at, however few are asked for."""
-
-
-class LeaseRefused(PreconditionFailed):
-    """What a query asks for can't be given: `kind` says why, for programs."""
-
-    def __init__(self, kind: str, sentence: str, *, hint: str) -> None:
-        super().__init__(sentence)
-        self.kind = kind
-        self.hint = hint
 
 
 class QueryNote(msgspec.Struct, frozen=True, tag="query", array_like=True):
@@ -121,8 +111,7 @@ class Query:
     expired: dict[int, LeaseNote] = field(default_factory=dict)
     """Those whose messages went back, and which the query may still come back for."""
     seen_us: int = 0
-    runs: dict[str, int] = field(default_factory=dict)
-    """The epochs of those that began last, by the names they have given themselves."""
+    runs: Runs = field(default_factory=Runs)
 
     def note(self) -> QueryNote:
         void = sorted(number for number in self.void if number > self.settled)
@@ -138,13 +127,6 @@ class Query:
     @property
     def label(self) -> bytes:
         return b"query " + self.name.encode()
-
-
-def remember(runs: dict[str, int], run: str, epoch: int) -> None:
-    """Notes the epoch of a run; of many the last ones are kept."""
-    runs[run] = epoch
-    if len(runs) > _RUNS_MAX:
-        del runs[next(iter(runs))]
 
 
 class Leases:
@@ -219,8 +201,8 @@ class Leases:
         self.check_operate(name, user)
         self._check_free()
         query = self.queries.get(name)
-        if query is not None and run in query.runs:
-            return self.check(name, query.runs[run])
+        if query is not None and (known := query.runs.epoch_of(run)) is not None:
+            return self.check(name, known)
         if query is None:
             above = self._floor.lease
             query = Query(name, self._floor.epoch, settled=above, last=above, began=above)
@@ -228,8 +210,7 @@ class Leases:
         self._write(replace(query, epoch=query.epoch + 1, timeout_us=timeout_us, owner=owner))
         query.epoch += 1
         query.timeout_us, query.owner = timeout_us, owner
-        if run:
-            remember(query.runs, run, query.epoch)
+        query.runs.remember(run, query.epoch)
         self.queries[name] = query
         self._seen(query)
         return query
@@ -274,7 +255,7 @@ class Leases:
         So are those that had gone back to the queue: at once, or when who has taken them returns them.
         """
         if through > query.last:
-            raise LeaseRefused(
+            raise QueryRefused(
                 "gone",
                 f"query '{query.name}' has committed lease {through}, but {self.queue} has given it no more "
                 f"than {query.last}",
@@ -370,17 +351,13 @@ class Leases:
         query = self.queries.get(name)
         over = f"run {epoch} of query '{name}' over {self.queue} is over"
         if query is None:
-            raise LeaseRefused(
+            raise QueryRefused(
                 "forgotten",
                 f"{over}: the query was ended at the broker, and its messages went back",
                 hint="Start it with a new checkpoint.",
             )
         if query.epoch != epoch:
-            raise LeaseRefused(
-                "fenced",
-                f"{over}: the query is in its run {query.epoch}",
-                hint="Another run of the same query has taken over. Two queries need two names.",
-            )
+            raise fenced(over, present=query.epoch)
         self._seen(query)
         return query
 
@@ -411,7 +388,7 @@ class Leases:
             if ranges or not count:
                 return ranges
             if queue.ready + queue.delayed == waiting:
-                raise LeaseRefused(
+                raise QueryRefused(
                     "busy",
                     f"the next messages of {queue} can't be taken, nor buried, before something is written",
                     hint="If it stays so: is the broker's disk full?",
@@ -420,7 +397,7 @@ class Leases:
             if living:
                 self._put_back(living)  # the dead ones among them are gone
             looked += waiting - queue.ready - queue.delayed
-        raise LeaseRefused(
+        raise QueryRefused(
             "busy",
             f"the next messages of {queue} had all expired, or been returned too often",
             hint="There may be others behind them: ask again.",
@@ -456,16 +433,16 @@ class Leases:
         if number in query.void:
             raise self._lost(query, number)
 
-    def _lost(self, query: Query, number: int) -> LeaseRefused:
+    def _lost(self, query: Query, number: int) -> QueryRefused:
         name = f"lease {number} of query '{query.name}' over {self.queue}"
         if number <= query.began:
-            return LeaseRefused(
+            return QueryRefused(
                 "forgotten",
                 f"{name} is forgotten: the query was ended at the broker, and its messages went back",
                 hint="Start it with a new checkpoint.",
             )
         if number <= query.settled:
-            return LeaseRefused(
+            return QueryRefused(
                 "settled",
                 f"{name} is settled: its messages were acked, and can't be read again",
                 hint="The checkpoint is older than the acks: was it restored, or is progress tracked "
@@ -473,12 +450,12 @@ class Leases:
             )
         if number <= query.last:
             left = ", and not all are there any more" if number in query.expired else ""
-            return LeaseRefused(
+            return QueryRefused(
                 "expired",
                 f"{name} has expired: its messages went back to the queue{left}",
                 hint="Start the query with a new checkpoint, and allow more time with leaseTimeout.",
             )
-        return LeaseRefused(
+        return QueryRefused(
             "gone",
             f"{name} was never given",
             hint="The checkpoint belongs to another broker.",

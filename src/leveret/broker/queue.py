@@ -133,6 +133,11 @@ class Queue(Feed):
         notes = self.leases.log if self.leases is not None else None
         return [self.log, *(each for each in (memory, notes) if each is not None)]
 
+    @property
+    def log_id(self) -> int:
+        """A queue that is deleted and declared again has another one."""
+        return self.log.id
+
     def queries(self) -> Leases:
         """What queries hold of it, kept account of from the first time on that one asks."""
         if self.leases is None:

@@ -25,9 +25,8 @@ import msgspec
 from leveret.broker import direct_replies, overflow, ownership, publishing, sidelogs
 from leveret.broker.accounts import User
 from leveret.broker.canonical import MalformedHeader, to_bytes, to_text
-from leveret.broker.errors import AccessRefused, Malformed, PreconditionFailed
+from leveret.broker.errors import AccessRefused, Malformed, PreconditionFailed, QueryRefused
 from leveret.broker.flags import EXPIRES
-from leveret.broker.leases import LeaseRefused
 from leveret.broker.notes import Change, Notes
 from leveret.broker.ranges import joined
 from leveret.broker.strays import hold_again
@@ -258,7 +257,7 @@ class Stages:
             return []
         where = f"exchange '{to_text(exchange)}' with routing key '{to_text(key)}'"
         beside = f", nor to exchange '{terms.unroutable}'" if terms.unroutable is not None else ""
-        raise LeaseRefused(
+        raise QueryRefused(
             "unroutable",
             f"a row can't be routed: {where} in vhost '{self._vhost.name}' leads to no queue{beside}",
             hint="Bind a queue, give an exchange for such rows (unroutableExchange), or say mandatory=false.",
@@ -399,15 +398,15 @@ class Stages:
         """
         note = self._committed[query]
         if batch < note.batch and note.owner not in (ownership.NOBODY, ownership.owner_name(user)):
-            raise LeaseRefused(
+            raise QueryRefused(
                 "taken",
                 f"another user has committed batch {note.batch} of query '{query}' in vhost "
                 f"'{self._vhost.name}', and batch {batch} comes before it",
                 hint="Write with another queryName.",
             )
 
-    def _not_there(self, name: StageName) -> LeaseRefused:
-        return LeaseRefused(
+    def _not_there(self, name: StageName) -> QueryRefused:
+        return QueryRefused(
             "expired",
             f"stage '{name.stage}' of batch {name.batch} of query '{name.query}' is not there, or not whole",
             hint="It has expired, or was aborted. Run the batch again, with a longer stageTimeout.",
@@ -476,7 +475,7 @@ def _check_room(queue: Queue, count: int, size_bytes: int) -> None:
         return
     queue.run()
     if not overflow.has_room(queue, count, size_bytes):
-        raise LeaseRefused(
+        raise QueryRefused(
             "full",
             f"{queue} is full, and refuses what is published",
             hint="Let its consumers catch up, or raise its limit.",

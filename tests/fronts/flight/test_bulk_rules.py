@@ -7,7 +7,7 @@ import pytest
 
 from leveret.amqp.properties import encode
 from leveret.broker.definitions import PermissionRow, UserRow
-from leveret.broker.leases import LeaseRefused
+from leveret.broker.errors import QueryRefused
 from leveret.broker.passwords import hash_password
 from leveret.broker.stages import StageName, Stages, Terms
 from leveret.flight import actions
@@ -281,7 +281,7 @@ class TestRoom:
 
         def both():
             assert stages.commit("writer", 0, ["task"], user=user) == 6
-            with pytest.raises(LeaseRefused, match="is full"):
+            with pytest.raises(QueryRefused, match="is full"):
                 stages.commit("writer", 1, ["task"], user=user)
 
         asked.broker.call(both)

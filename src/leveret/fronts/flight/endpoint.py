@@ -19,13 +19,13 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from leveret.broker import visibility
 from leveret.broker.broker import Broker
 from leveret.broker.errors import BrokerError
 from leveret.broker.logins import Origin
 from leveret.flight import actions, tickets
 from leveret.fronts.flight import wire
 from leveret.fronts.flight.answers import Answers, readable, refused
-from leveret.fronts.flight.visibility import withheld
 from leveret.storage.errors import StorageError
 
 log = logging.getLogger("leveret")
@@ -293,11 +293,9 @@ class FlightEndpoint:
         """What is in memory is written first, because the process reads files."""
         try:
             queue = self._answers.queue_of(question.user, question.vhost, question.queue, question.log_id)
-            store = self._broker.store
-            await asyncio.get_running_loop().run_in_executor(None, store.flush, queue.log)
-            # at one moment: what the view has is shown unless it is withheld
-            hidden = withheld(queue, question.start, question.stop)
-            reply: wire.Reply = wire.Viewed(queue.log.view(), hidden.encode())
+            await asyncio.get_running_loop().run_in_executor(None, visibility.write_out, queue)
+            view, withheld = visibility.view(queue, question.start, question.stop)
+            reply: wire.Reply = wire.Viewed(view, withheld.encode())
         except (BrokerError, StorageError) as error:
             reply = wire.Answered(actions.encode(refused(error)))
         except Exception:  # noqa: BLE001  # the caller must not wait for an answer that never comes
