@@ -30,6 +30,7 @@ from leveret.broker.strays import hold_again
 from leveret.storage.errors import StorageError
 from leveret.storage.journal import Outcome
 from leveret.storage.log import Log
+from leveret.storage.offset_ranges import total
 from leveret.storage.offsets import OffsetSet, Range
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ class LeaseNote(msgspec.Struct, frozen=True, tag="lease", array_like=True):
 
     @property
     def messages(self) -> int:
-        return sum(stop - start for start, stop in self.ranges)
+        return total(self.ranges)
 
 
 class FloorNote(msgspec.Struct, frozen=True, tag="floor", array_like=True):
@@ -413,7 +414,7 @@ class Leases:
         """An expired lease holds its messages again, if all of them are still there."""
         self._check_free()
         waiting = self.queue.progress.waiting_within(lease.ranges)
-        if sum(stop - start for start, stop in waiting) < lease.messages:
+        if total(waiting) < lease.messages:
             raise self._lost(query, lease.number)
         again = msgspec.structs.replace(lease, expired=False)
         size_bytes = self.queue.counted_bytes(lease.ranges)

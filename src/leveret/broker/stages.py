@@ -28,13 +28,13 @@ from leveret.broker.canonical import MalformedHeader, to_bytes, to_text
 from leveret.broker.errors import AccessRefused, Malformed, PreconditionFailed, QueryRefused
 from leveret.broker.flags import EXPIRES
 from leveret.broker.notes import Change, Notes
-from leveret.broker.ranges import joined
 from leveret.broker.strays import hold_again
 from leveret.broker.streams.stream import Stream
 from leveret.storage import words
 from leveret.storage.errors import StorageError
 from leveret.storage.journal import Outcome
 from leveret.storage.log import Log
+from leveret.storage.offset_ranges import joined, total
 from leveret.storage.offsets import OffsetSet, Range
 from leveret.storage.records import Message
 from leveret.storage.transaction import Transaction
@@ -172,8 +172,8 @@ class Stages:
         refusing = list(filter(overflow.refuses, routed))
         written = self._places(self._stages.get(name, ())) if refusing else {}
         for queue in refusing:
-            count = len(routed[queue]) + sum(stop - start for start, stop in written.get(queue, ()))
-            _check_room(queue, count, sum(len(message.body) for message in routed[queue]))
+            many = len(routed[queue]) + total(written.get(queue, ()))
+            _check_room(queue, many, sum(len(message.body) for message in routed[queue]))
         transaction = self._store.transaction()
         places = []
         routed = {queue: list(queue.as_kept(messages)) for queue, messages in routed.items()}
@@ -316,9 +316,7 @@ class Stages:
         refusing = list(filter(overflow.refuses, self._places(shown)))
         soon = self._places([*chain.from_iterable(self._showing.values()), *shown]) if refusing else {}
         for queue in refusing:
-            _check_room(
-                queue, sum(stop - start for start, stop in soon[queue]), queue.counted_bytes(soon[queue])
-            )
+            _check_room(queue, total(soon[queue]), queue.counted_bytes(soon[queue]))
 
     def _show(self, number: int) -> None:
         """A commit is durable: its rows are ready, in all queues at once."""

@@ -9,7 +9,7 @@ but for what retention takes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice, starmap
 from typing import NamedTuple
@@ -26,6 +26,7 @@ from leveret.broker.streams.positions import Position
 from leveret.broker.streams.stream import Stream
 from leveret.broker.vhost import VirtualHost
 from leveret.broker.visibility import Extent, existing, extent_of, gone_below
+from leveret.storage.offset_ranges import total
 from leveret.storage.offsets import Range
 
 
@@ -321,7 +322,7 @@ class _Unread:
         self.start = start
         self._stop = stop
         self._ranges = _visible(stream, start, stop)
-        self.messages = _count(self._ranges)
+        self.messages = total(self._ranges)
 
     def behind(self, count: int) -> int:
         """The offset behind so many messages; behind all of them, that is where nothing more may be read."""
@@ -343,7 +344,3 @@ class _Unread:
                 brief = next(found, None)
             else:
                 yield 0
-
-
-def _count(ranges: Iterable[Range]) -> int:
-    return sum(stop - start for start, stop in ranges)

@@ -29,6 +29,7 @@ from leveret.flight import actions
 from leveret.flight.tickets import StageDescriptor, pack_ranges
 from leveret.fronts.flight.reading import Reading, ranges_of, reason
 from leveret.storage.errors import StorageError, WriteFailed
+from leveret.storage.offset_ranges import total
 
 CODES: dict[type[BrokerError], int] = {
     AccessRefused: 403,
@@ -147,8 +148,9 @@ class Answers:
 
     def _snapshot(self, queue: Queue, request: actions.Snapshot) -> actions.Planned:
         found = snapshot(queue, request.start, request.stop)
-        count = sum(stop - start for start, stop in found.ranges)
-        portion = actions.Portion(pack_ranges(found.ranges), count, found.redelivered_below, found.returns)
+        portion = actions.Portion(
+            pack_ranges(found.ranges), total(found.ranges), found.redelivered_below, found.returns
+        )
         return actions.Planned(found.log_id, [portion])
 
     # who may do what

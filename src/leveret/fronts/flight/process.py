@@ -30,6 +30,7 @@ from leveret.storage.ackset import AckSet
 from leveret.storage.arrow import LogReader
 from leveret.storage.errors import BadName, Damage, OffsetOutOfRange, StorageError
 from leveret.storage.files import OsFiles
+from leveret.storage.offset_ranges import above, total
 from leveret.storage.picture import Picture
 from leveret.storage.view import LogView, SegmentGone
 
@@ -181,7 +182,7 @@ class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
     ) -> Iterator[pa.RecordBatch]:
         """In order. A segment that was rewritten meanwhile is found again with a new view, one that is lost
         is not."""
-        asked = sum(stop - start for start, stop in ranges)
+        asked = total(ranges)
         rows, gone = 0, set[str]()
         view, withheld = self._view(user, wanted, ranges)
         while ranges:
@@ -190,7 +191,7 @@ class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
                     for batch in reader.read(ranges, columns=schema.names, settled=withheld):
                         rows += batch.num_rows
                         yield batch
-                        ranges = _behind(ranges, batch.column("offset")[-1].as_py())
+                        ranges = above(ranges, batch.column("offset")[-1].as_py())
                 break
             except SegmentGone as error:
                 gone.add(error.path)
@@ -273,11 +274,6 @@ def _read(decode: Callable[[bytes], T], data: bytes) -> T:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         sentence = _short(f"a request that can't be read: {error}")
         raise flight.FlightServerError(sentence) from None
-
-
-def _behind(ranges: list[tuple[int, int]], last: int) -> list[tuple[int, int]]:
-    """What is left to read when this offset has been."""
-    return [(max(start, last + 1), stop) for start, stop in ranges if stop > last + 1]
 
 
 def _refused(reply: wire.Reply) -> actions.Refused:

@@ -17,6 +17,7 @@ from leveret.broker.vhost import VirtualHost
 from leveret.broker.visibility import Extent
 from leveret.flight import actions
 from leveret.flight.tickets import pack_ranges, unpack_ranges
+from leveret.storage.offset_ranges import total
 
 _REASON_BYTES_MAX: Final = 255
 
@@ -95,7 +96,6 @@ def _stretch(found: stream_queries.Stretch) -> actions.Stretch:
 
 def _part(found: stream_queries.Part) -> actions.Part:
     extent, ranges = found.extent, found.ranges
-    messages = sum(stop - start for start, stop in ranges)
     return actions.Part(
-        extent.stream, found.number, extent.log_id, pack_ranges(ranges), messages, extent.gone_below
+        extent.stream, found.number, extent.log_id, pack_ranges(ranges), total(ranges), extent.gone_below
     )
