@@ -9,7 +9,9 @@ from leveret.amqp.properties import encode
 from leveret.broker.definitions import PermissionRow, UserRow
 from leveret.broker.errors import QueryRefused
 from leveret.broker.passwords import hash_password
-from leveret.broker.stages import StageName, Stages, Terms
+from leveret.broker.row_routing import Terms
+from leveret.broker.stage_notes import StageName
+from leveret.broker.stages import Stages
 from leveret.flight import actions
 from leveret.flight.tickets import StageDescriptor
 from leveret.fronts.flight.answers import Answers

@@ -19,9 +19,11 @@ from leveret.broker.errors import (
     QueryRefused,
     Unsupported,
 )
-from leveret.broker.leases import LeaseNote, Leases
+from leveret.broker.lease_notes import LeaseNote
+from leveret.broker.leases import Leases
 from leveret.broker.queue import Queue
-from leveret.broker.stages import Row, StageName, Terms
+from leveret.broker.row_routing import Row, Terms
+from leveret.broker.stage_notes import StageName
 from leveret.broker.streams.stream import Stream
 from leveret.broker.vhost import VirtualHost
 from leveret.broker.visibility import check_same, existing, snapshot

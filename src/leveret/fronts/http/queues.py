@@ -24,7 +24,7 @@ from starlette.responses import Response
 
 from leveret.broker.accounts import User
 from leveret.broker.broker import Broker
-from leveret.broker.leases import Query
+from leveret.broker.lease_notes import Query
 from leveret.broker.queue import Queue
 from leveret.broker.streams.stream import Stream
 from leveret.broker.vhost import VirtualHost
