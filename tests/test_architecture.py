@@ -62,6 +62,9 @@ changes things through operations. `streams.positions` is what a seek is asked w
 KNOTS = (("leveret.broker.",), ("leveret.storage.cursor", "leveret.storage.log"))
 """Prefixes of modules among which imports still go around. No other modules may import each other."""
 
+CODE_IN_DATA = {"pickle", "marshal", "shelve", "cloudpickle", "dill", "multiprocessing"}
+"""Modules whose data can run code when they are read. Spark pickles what it is given by itself."""
+
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 70
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "manager", "base", "common"}
@@ -172,6 +175,14 @@ def arrow_outside_its_file(source: Source) -> list[str]:
     ]
 
 
+def code_in_data(source: Source) -> list[str]:
+    return [
+        f"{source.path}:{line}: {name} can make data into code"
+        for line, name in source.imports()
+        if name.split(".")[0] in CODE_IN_DATA
+    ]
+
+
 def too_large(source: Source) -> list[str]:
     lines = len(source.text.splitlines())
     found = [f"{source.path}: {lines} lines"] if lines > MAX_FILE_LINES else []
@@ -259,6 +270,10 @@ def test_arrow_stays_in_its_own_file_of_the_store():
     assert violations(arrow_outside_its_file) == []
 
 
+def test_nothing_that_is_read_can_run_code():
+    assert violations(code_in_data) == []
+
+
 def test_no_file_and_no_function_is_too_large_to_read():
     assert violations(too_large) == []
 
@@ -300,6 +315,8 @@ def test_no_module_has_a_name_that_says_nothing():
         (io_outside_the_seam, "broker/queue.py", "import threading"),
         (io_outside_the_seam, "amqp/frames.py", "open('trace')"),
         (arrow_outside_its_file, "storage/log.py", "import pyarrow as pa"),
+        (code_in_data, "spark/reader.py", "def late():\n    from pickle import loads"),
+        (code_in_data, "server/turns.py", "import multiprocessing.shared_memory"),
         (too_large, "storage/log.py", "x = 1\n" * 601),
         (too_large, "storage/log.py", "def long():\n" + "    x = 1\n" * 70),
         (vaguely_named, "storage/utils.py", ""),

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 import pytest
 
-from leveret.broker import dedup, leases, sequences, sidelogs, stages
+from leveret.broker import dedup, lease_notes, sequences, sidelogs, stage_notes, stages
 from leveret.broker.groups import registry
 from leveret.storage import (
     ackset,
@@ -60,13 +60,13 @@ RECORDS = [Record(offset, TIME_US, *message) for offset, message in enumerate(ME
 SETTLED = Entry(Kind.SETTLED, [(0, 1)], Outcome.ACKED, b"c1", 0, TIME_US)
 RETURNED = Entry(Kind.RETURNED, [(3, 5), (9, 10)], 1, b"c1", TIME_US + 5_000_000, TIME_US)
 OFFSETS = OffsetSet([(3, 5), (9, 10), (65_536, 131_072)])
-LEASE = leases.LeaseNote("lake", 12, [(5, 9), (1000, 1001)], 6, {8: 1})
+LEASE = lease_notes.LeaseNote("lake", 12, [(5, 9), (1000, 1001)], 6, {8: 1})
 NOTES = (
-    leases.QueryNote,
-    leases.LeaseNote,
-    leases.FloorNote,
-    stages.StageNote,
-    stages.CommitNote,
+    lease_notes.QueryNote,
+    lease_notes.LeaseNote,
+    lease_notes.FloorNote,
+    stage_notes.StageNote,
+    stage_notes.CommitNote,
     registry.GroupNote,
 )
 LAYOUTS = {
@@ -407,14 +407,14 @@ def test_the_snapshot_of_the_example_is_read():
 
 
 def test_the_note_of_the_example_is_read():
-    kinds = msgspec.msgpack.Decoder(leases.QueryNote | leases.LeaseNote)
+    kinds = msgspec.msgpack.Decoder(lease_notes.QueryNote | lease_notes.LeaseNote)
     assert kinds.decode(SHOWN["note"]) == LEASE
 
 
 def test_a_note_of_a_lease_from_before_leases_were_remembered_is_of_a_live_one():
     *said, expired = msgspec.msgpack.decode(SHOWN["note"])
     assert expired is False
-    assert msgspec.msgpack.decode(msgspec.msgpack.encode(said), type=leases.LeaseNote) == LEASE
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(said), type=lease_notes.LeaseNote) == LEASE
 
 
 # links

@@ -6,7 +6,9 @@ from pamqp import commands
 from leveret.amqp.frames import BODY, HEADER, METHOD, frame
 from leveret.broker.broker import Limits
 from leveret.broker.definitions import PermissionRow
-from leveret.broker.stages import StageName, Stages, Terms
+from leveret.broker.row_routing import Terms
+from leveret.broker.stage_notes import StageName
+from leveret.broker.stages import Stages
 from tests.amqp.session import (
     Core,
     Session,

@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from leveret.amqp.properties import encode
-from leveret.broker.leases import LeaseNote
+from leveret.broker.lease_notes import LeaseNote
 from leveret.broker.queue import Queue
 from leveret.flight import actions
 from leveret.flight.tickets import StageDescriptor, unpack_ranges

@@ -13,7 +13,7 @@ from pika.exceptions import ChannelClosedByBroker
 from leveret.broker import administration, ownership
 from leveret.broker.groups.registry import GroupNote
 from leveret.broker.groups.settings import Settings
-from leveret.broker.leases import QueryNote
+from leveret.broker.lease_notes import QueryNote
 from leveret.broker.passwords import hash_password
 from leveret.flight import actions
 from leveret.flight.actions import At

@@ -20,9 +20,9 @@ from leveret.broker.counters import Counters
 from leveret.broker.feed import Wish
 from leveret.broker.lapsed import Lapsed
 from leveret.broker.outlet import Deliveries, Outlet
-from leveret.broker.ranges import ranges_of
 from leveret.broker.transaction import Buffer
 from leveret.broker.unacked import Run, Unacked
+from leveret.storage.offset_ranges import ranges_of
 from leveret.storage.offsets import Range
 from leveret.storage.records import Record
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from leveret.broker.errors import PreconditionFailed
-from leveret.broker.ranges import joined
 from leveret.broker.unacked import Run
+from leveret.storage.offset_ranges import joined
 from leveret.storage.offsets import Range
 
 if TYPE_CHECKING:

@@ -19,12 +19,12 @@ from enum import IntEnum
 from typing import Final
 
 from leveret.broker import sidelogs
-from leveret.broker.ranges import ranges_of
 from leveret.broker.sequences import Sequences, decode_entries, encode_entry, sequence_of
 from leveret.storage.cursor import Cursor
 from leveret.storage.errors import WriteFailed
 from leveret.storage.journal import Outcome
 from leveret.storage.log import Log
+from leveret.storage.offset_ranges import ranges_of
 from leveret.storage.offsets import OffsetSet
 from leveret.storage.records import PERSISTENT, Message
 from leveret.storage.store import Store

@@ -5,6 +5,7 @@
     ├─ NotFound              there is no such queue, exchange, group, user …
     ├─ Locked                an exclusive queue of another session
     ├─ PreconditionFailed    the request is wrong: its arguments, or the state of what it is about
+    │  └─ QueryRefused       a query or a sink can't go on: why, for programs, and what to do
     ├─ Unsupported           the object can't do this at all
     └─ Malformed             the bytes of a message are not what they must be
 
@@ -51,6 +52,15 @@ class Locked(BrokerError):
 
 class PreconditionFailed(BrokerError):
     """The arguments of the request are wrong, or do not fit the state of what it is about."""
+
+
+class QueryRefused(PreconditionFailed):
+    """What a query or a sink asks for can't be given: `kind` says why, for programs."""
+
+    def __init__(self, kind: str, sentence: str, *, hint: str) -> None:
+        super().__init__(sentence)
+        self.kind = kind
+        self.hint = hint
 
 
 class Unsupported(BrokerError):

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from leveret.broker import canonical, deadletters, weighing
+from leveret.broker import canonical, deadletters
 from leveret.broker.arguments import parse_expiration
 from leveret.broker.deaths import Reason
 from leveret.broker.flags import EXPIRES, UNLIMITED
-from leveret.broker.ranges import ranges_of
+from leveret.storage.offset_ranges import first_of, ranges_of
 from leveret.storage.offsets import Range
 from leveret.storage.records import Record
 
@@ -115,4 +115,4 @@ def _delete(queue: Queue) -> None:
 
 def _first(queue: Queue, count: int) -> Sequence[Range]:
     """The first ready offsets, in the order of delivery."""
-    return weighing.first(queue.progress.ready_ranges(), count)
+    return first_of(queue.progress.ready_ranges(), count)

@@ -19,11 +19,11 @@ from leveret.broker.canonical import Value
 from leveret.broker.consumer import UNLIMITED, Consumer, Consumers
 from leveret.broker.counters import Counters
 from leveret.broker.deaths import Reason
-from leveret.broker.ranges import ranges_of
 from leveret.broker.work import Work
 from leveret.storage.cursor import Cursor
 from leveret.storage.journal import Outcome
 from leveret.storage.log import Log
+from leveret.storage.offset_ranges import ranges_of
 from leveret.storage.offsets import OffsetSet, Range
 from leveret.storage.records import Message, Record
 

@@ -16,19 +16,22 @@ remembered as expired: when it comes back, what nobody has taken is acked, or th
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, TypeAlias
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from leveret.broker import expiry, ownership, sidelogs, weighing
 from leveret.broker.accounts import User
-from leveret.broker.errors import AccessRefused, PreconditionFailed
+from leveret.broker.errors import AccessRefused, PreconditionFailed, QueryRefused
+from leveret.broker.fencing import fenced
+from leveret.broker.lease_notes import FloorNote, LeaseNote, Note, Query
 from leveret.broker.notes import Notes
 from leveret.broker.strays import hold_again
 from leveret.storage.errors import StorageError
 from leveret.storage.journal import Outcome
 from leveret.storage.log import Log
+from leveret.storage.offset_ranges import total
 from leveret.storage.offsets import OffsetSet, Range
 
 if TYPE_CHECKING:
@@ -36,115 +39,10 @@ if TYPE_CHECKING:
 
 _QUERY_BYTES_MAX: Final = 200
 _AGAIN_US: Final = 1_000_000
-_RUNS_MAX: Final = 16
-"""So many are known: who asks twice does so soon."""
 _DEAD_MAX: Final = 4_096
 """Behind so many messages that turn out to be dead no lease is looked for: all others wait meanwhile."""
 _SWEPT: Final = 256
 """Where the next are dead, so many are looked at, however few are asked for."""
-
-
-class LeaseRefused(PreconditionFailed):
-    """What a query asks for can't be given: `kind` says why, for programs."""
-
-    def __init__(self, kind: str, sentence: str, *, hint: str) -> None:
-        super().__init__(sentence)
-        self.kind = kind
-        self.hint = hint
-
-
-class QueryNote(msgspec.Struct, frozen=True, tag="query", array_like=True):
-    name: str
-    epoch: int
-    settled: int
-    last: int
-    timeout_us: int
-    void: list[int] = []
-    began: int = 0
-    owner: str = ownership.NOBODY
-
-    @property
-    def key(self) -> tuple[str | int, ...]:
-        return ("query", self.name)
-
-
-class LeaseNote(msgspec.Struct, frozen=True, tag="lease", array_like=True):
-    query: str
-    number: int
-    ranges: list[Range]
-    redelivered_below: int
-    counts: dict[int, int]
-    """How often some of them had come back before."""
-    expired: bool = False
-    """They went back to the queue, because nobody heard of the query."""
-
-    @property
-    def key(self) -> tuple[str | int, ...]:
-        return ("lease", self.query, self.number)
-
-    @property
-    def messages(self) -> int:
-        return sum(stop - start for start, stop in self.ranges)
-
-
-class FloorNote(msgspec.Struct, frozen=True, tag="floor", array_like=True):
-    """Above this are the runs and leases of queries that begin: those of forgotten ones never come again."""
-
-    epoch: int = 0
-    lease: int = 0
-
-    @property
-    def key(self) -> tuple[str | int, ...]:
-        return ("floor",)
-
-
-Note: TypeAlias = QueryNote | LeaseNote | FloorNote
-
-
-@dataclass(slots=True)
-class Query:
-    """One query over a queue, as the broker sees it now."""
-
-    name: str
-    epoch: int = 0
-    settled: int = 0
-    """Leases up to this number are settled."""
-    last: int = 0
-    timeout_us: int = 0
-    void: frozenset[int] = frozenset()
-    """Leases that expired before anybody worked on them: their messages are in later ones."""
-    began: int = 0
-    """Its leases are above this: one up to this is of a query that was ended."""
-    owner: str = ownership.NOBODY
-    """The user who opened it first."""
-    leases: dict[int, LeaseNote] = field(default_factory=dict)
-    expired: dict[int, LeaseNote] = field(default_factory=dict)
-    """Those whose messages went back, and which the query may still come back for."""
-    seen_us: int = 0
-    runs: dict[str, int] = field(default_factory=dict)
-    """The epochs of those that began last, by the names they have given themselves."""
-
-    def note(self) -> QueryNote:
-        void = sorted(number for number in self.void if number > self.settled)
-        return QueryNote(
-            self.name, self.epoch, self.settled, self.last, self.timeout_us, void, self.began, self.owner
-        )
-
-    @property
-    def messages(self) -> int:
-        """What it holds."""
-        return sum(lease.messages for lease in self.leases.values())
-
-    @property
-    def label(self) -> bytes:
-        return b"query " + self.name.encode()
-
-
-def remember(runs: dict[str, int], run: str, epoch: int) -> None:
-    """Notes the epoch of a run; of many the last ones are kept."""
-    runs[run] = epoch
-    if len(runs) > _RUNS_MAX:
-        del runs[next(iter(runs))]
 
 
 class Leases:
@@ -219,8 +117,8 @@ class Leases:
         self.check_operate(name, user)
         self._check_free()
         query = self.queries.get(name)
-        if query is not None and run in query.runs:
-            return self.check(name, query.runs[run])
+        if query is not None and (known := query.runs.epoch_of(run)) is not None:
+            return self.check(name, known)
         if query is None:
             above = self._floor.lease
             query = Query(name, self._floor.epoch, settled=above, last=above, began=above)
@@ -228,8 +126,7 @@ class Leases:
         self._write(replace(query, epoch=query.epoch + 1, timeout_us=timeout_us, owner=owner))
         query.epoch += 1
         query.timeout_us, query.owner = timeout_us, owner
-        if run:
-            remember(query.runs, run, query.epoch)
+        query.runs.remember(run, query.epoch)
         self.queries[name] = query
         self._seen(query)
         return query
@@ -274,7 +171,7 @@ class Leases:
         So are those that had gone back to the queue: at once, or when who has taken them returns them.
         """
         if through > query.last:
-            raise LeaseRefused(
+            raise QueryRefused(
                 "gone",
                 f"query '{query.name}' has committed lease {through}, but {self.queue} has given it no more "
                 f"than {query.last}",
@@ -370,17 +267,13 @@ class Leases:
         query = self.queries.get(name)
         over = f"run {epoch} of query '{name}' over {self.queue} is over"
         if query is None:
-            raise LeaseRefused(
+            raise QueryRefused(
                 "forgotten",
                 f"{over}: the query was ended at the broker, and its messages went back",
                 hint="Start it with a new checkpoint.",
             )
         if query.epoch != epoch:
-            raise LeaseRefused(
-                "fenced",
-                f"{over}: the query is in its run {query.epoch}",
-                hint="Another run of the same query has taken over. Two queries need two names.",
-            )
+            raise fenced(over, present=query.epoch)
         self._seen(query)
         return query
 
@@ -411,7 +304,7 @@ class Leases:
             if ranges or not count:
                 return ranges
             if queue.ready + queue.delayed == waiting:
-                raise LeaseRefused(
+                raise QueryRefused(
                     "busy",
                     f"the next messages of {queue} can't be taken, nor buried, before something is written",
                     hint="If it stays so: is the broker's disk full?",
@@ -420,7 +313,7 @@ class Leases:
             if living:
                 self._put_back(living)  # the dead ones among them are gone
             looked += waiting - queue.ready - queue.delayed
-        raise LeaseRefused(
+        raise QueryRefused(
             "busy",
             f"the next messages of {queue} had all expired, or been returned too often",
             hint="There may be others behind them: ask again.",
@@ -436,7 +329,7 @@ class Leases:
         """An expired lease holds its messages again, if all of them are still there."""
         self._check_free()
         waiting = self.queue.progress.waiting_within(lease.ranges)
-        if sum(stop - start for start, stop in waiting) < lease.messages:
+        if total(waiting) < lease.messages:
             raise self._lost(query, lease.number)
         again = msgspec.structs.replace(lease, expired=False)
         size_bytes = self.queue.counted_bytes(lease.ranges)
@@ -456,16 +349,16 @@ class Leases:
         if number in query.void:
             raise self._lost(query, number)
 
-    def _lost(self, query: Query, number: int) -> LeaseRefused:
+    def _lost(self, query: Query, number: int) -> QueryRefused:
         name = f"lease {number} of query '{query.name}' over {self.queue}"
         if number <= query.began:
-            return LeaseRefused(
+            return QueryRefused(
                 "forgotten",
                 f"{name} is forgotten: the query was ended at the broker, and its messages went back",
                 hint="Start it with a new checkpoint.",
             )
         if number <= query.settled:
-            return LeaseRefused(
+            return QueryRefused(
                 "settled",
                 f"{name} is settled: its messages were acked, and can't be read again",
                 hint="The checkpoint is older than the acks: was it restored, or is progress tracked "
@@ -473,12 +366,12 @@ class Leases:
             )
         if number <= query.last:
             left = ", and not all are there any more" if number in query.expired else ""
-            return LeaseRefused(
+            return QueryRefused(
                 "expired",
                 f"{name} has expired: its messages went back to the queue{left}",
                 hint="Start the query with a new checkpoint, and allow more time with leaseTimeout.",
             )
-        return LeaseRefused(
+        return QueryRefused(
             "gone",
             f"{name} was never given",
             hint="The checkpoint belongs to another broker.",

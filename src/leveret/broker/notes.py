@@ -12,10 +12,10 @@ from typing import Final, Generic, Protocol, TypeVar
 
 import msgspec
 
-from leveret.broker.ranges import ranges_of
 from leveret.storage.cursor import Cursor
 from leveret.storage.journal import Outcome
 from leveret.storage.log import Log
+from leveret.storage.offset_ranges import ranges_of
 from leveret.storage.records import PERSISTENT, Message
 from leveret.storage.store import Store
 from leveret.storage.transaction import Transaction

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.broker import deadletters, weighing
 from leveret.broker.deaths import Reason
+from leveret.storage.offset_ranges import first_of
 from leveret.storage.offsets import Range
 from leveret.storage.records import Message
 
@@ -152,14 +153,14 @@ def _over(queue: Queue, most: int) -> tuple[list[Range], int] | None:
     left, left_bytes = queue.trim_left, queue.trim_left * EACH_BYTES
     at_once = min(count, left, _AT_ONCE) if count else min(most, left)
     if at_once == 1 or (count and not queue.has_letters()):  # nobody need look at them
-        return weighing.first(queue.progress.ready_ranges(), at_once), at_once
+        return first_of(queue.progress.ready_ranges(), at_once), at_once
     return _head(queue, at_once, left_bytes if count else min(size_bytes - 1, left_bytes))
 
 
 def _head(queue: Queue, count: int, max_bytes: int) -> tuple[list[Range], int]:
     """The next so many, or fewer that have no more bytes together, but one at least; what they take."""
     count = weighing.within(queue.log, queue.progress.ready_ranges(), count, max_bytes)
-    ranges = weighing.first(queue.progress.ready_ranges(), count)
+    ranges = first_of(queue.progress.ready_ranges(), count)
     return ranges, _cost(count, sum(brief.body_bytes for brief in queue.log.briefs(ranges)))
 
 

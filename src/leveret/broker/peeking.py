@@ -14,6 +14,7 @@ from leveret.broker import expiry, weighing
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.feed import TURN_BYTES
 from leveret.broker.read_only import ReadOnlySource
+from leveret.storage.offset_ranges import first_of
 from leveret.storage.offsets import Range
 from leveret.storage.records import Record
 
@@ -67,7 +68,7 @@ class Peek(ReadOnlySource):
         progress, position = self.queue.progress, self._positions[priority]
         if count > 1:
             count = weighing.within(self.queue.log, progress.ready_of(priority, position), count, TURN_BYTES)
-        return weighing.first(progress.ready_of(priority, position), count)
+        return first_of(progress.ready_of(priority, position), count)
 
     def _alive(self, records: list[Record]) -> list[Record]:
         """Leave out what has expired and waits behind a message that lives longer."""

@@ -21,10 +21,10 @@ from leveret.broker.feed import Feed
 from leveret.broker.flags import UNLIMITED
 from leveret.broker.leases import Leases
 from leveret.broker.queue_settings import QueueSettings, effective
-from leveret.broker.ranges import joined, ranges_of
 from leveret.storage.cursor import Cursor
 from leveret.storage.journal import Outcome
 from leveret.storage.log import Log
+from leveret.storage.offset_ranges import joined, ranges_of, total
 from leveret.storage.offsets import Range
 from leveret.storage.records import PERSISTENT, Message, Record, flags_of
 
@@ -132,6 +132,11 @@ class Queue(Feed):
         memory = None if self.dedup is None else self.dedup.log
         notes = self.leases.log if self.leases is not None else None
         return [self.log, *(each for each in (memory, notes) if each is not None)]
+
+    @property
+    def log_id(self) -> int:
+        """A queue that is deleted and declared again has another one."""
+        return self.log.id
 
     def queries(self) -> Leases:
         """What queries hold of it, kept account of from the first time on that one asks."""
@@ -300,7 +305,7 @@ class Queue(Feed):
         if ranges:
             self.cursor.drop(ranges, Outcome.PURGED, who=who)
         self.waiting_bytes = 0
-        return sum(stop - start for start, stop in ranges)
+        return total(ranges)
 
     @property
     def is_held(self) -> bool:

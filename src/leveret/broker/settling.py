@@ -12,8 +12,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from leveret.broker.errors import BrokerError, PreconditionFailed
-from leveret.broker.ranges import joined
 from leveret.broker.unacked import Run
+from leveret.storage.offset_ranges import joined, ranges_of, total
 from leveret.storage.offsets import Range
 
 if TYPE_CHECKING:
@@ -59,11 +59,11 @@ def settle(channel: Channel, all_tags: Sequence[Tags], verdict: Verdict, *, wish
         raise PreconditionFailed(f"unknown delivery tag {unknown}")
 
 
-def begin(channel: Channel, tags: Iterable[Range]) -> None:
+def begin(channel: Channel, tags: Iterable[int]) -> None:
     """The client has begun with the deliveries of these tags. Tags that are not outstanding have no effect:
     a deadline may have taken them back before the client knew."""
     begun: dict[Consumer, list[Range]] = {}
-    for start, stop in tags:
+    for start, stop in ranges_of(sorted(tags)):
         for run in channel.unacked.within(start, stop):
             if run.holder.marks_begun:
                 begun.setdefault(run.holder, []).append(run.offsets)
@@ -146,7 +146,7 @@ def tell(
             holder.source.check_return(requeue=verdict is Verdict.REQUEUE)
     counts: dict[Consumer, int] = {}
     for holder, ranges in held.items():
-        counts[holder] = sum(stop - start for start, stop in ranges)
+        counts[holder] = total(ranges)
         if len(ranges) > 1 and _in_any_order(verdict):
             ranges[:] = joined(ranges)
         _count(holder, verdict, counts[holder])

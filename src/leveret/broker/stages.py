@@ -16,99 +16,33 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
-import msgspec
-
-from leveret.broker import direct_replies, overflow, ownership, publishing, sidelogs
+from leveret.broker import overflow, ownership, sidelogs
 from leveret.broker.accounts import User
-from leveret.broker.canonical import MalformedHeader, to_bytes, to_text
-from leveret.broker.errors import AccessRefused, Malformed, PreconditionFailed
+from leveret.broker.errors import AccessRefused, QueryRefused
 from leveret.broker.flags import EXPIRES
-from leveret.broker.leases import LeaseRefused
 from leveret.broker.notes import Change, Notes
-from leveret.broker.ranges import joined
+from leveret.broker.row_routing import Row, Terms, route_rows
+from leveret.broker.stage_notes import CommitNote, StageName, StageNote
 from leveret.broker.strays import hold_again
 from leveret.broker.streams.stream import Stream
 from leveret.storage import words
 from leveret.storage.errors import StorageError
 from leveret.storage.journal import Outcome
 from leveret.storage.log import Log
+from leveret.storage.offset_ranges import joined, total
 from leveret.storage.offsets import OffsetSet, Range
-from leveret.storage.records import Message
 from leveret.storage.transaction import Transaction
 
 if TYPE_CHECKING:
     from leveret.broker.queue import Queue
     from leveret.broker.vhost import VirtualHost
 
-Row = tuple[bytes, bytes, bytes, bytes]
-"""Exchange, routing key, content header, body."""
-
 QUERIES_MAX: Final = 10_000
 """Of so many queries the last committed batch is remembered."""
 _AGAIN_US: Final = 1_000_000
-_CONTENT: Final = b"\x00\x3c\x00\x00"
-"""What a content header begins with: class and weight; the size of the body follows, then flags."""
-_SIZE_AT: Final = 4
-_FLAGS_AT: Final = 12
-
-
-class StageName(NamedTuple):
-    query: str
-    batch: int
-    stage: str
-
-
-class StageNote(msgspec.Struct, frozen=True, tag="stage", array_like=True):
-    """A part of a stage: rows that were appended together."""
-
-    query: str
-    batch: int
-    stage: str
-    part: int
-    rows: int
-    places: list[tuple[int, int, int]]
-    """For each queue: the id of its log, and the first offset and the one behind the last."""
-    due_us: int
-    owner: str = ownership.NOBODY
-    """The user who wrote first with the name of the query."""
-
-    @property
-    def key(self) -> tuple[str | int, ...]:
-        return ("stage", self.query, self.batch, self.stage, self.part)
-
-    @property
-    def name(self) -> StageName:
-        return StageName(self.query, self.batch, self.stage)
-
-
-class CommitNote(msgspec.Struct, frozen=True, tag="commit", array_like=True):
-    """The last batch of a query that was committed."""
-
-    query: str
-    batch: int
-    number: int
-    """Grows with every commit of any query: the lowest is forgotten first."""
-    owner: str = ownership.NOBODY
-    """As in `StageNote`."""
-
-    @property
-    def key(self) -> tuple[str | int, ...]:
-        return ("commit", self.query)
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """How the rows of a stage are published."""
-
-    user: User
-    mandatory: bool
-    unroutable: str | None
-    """The exchange for what no queue takes."""
-    timeout_us: int
 
 
 class Stages:
@@ -170,15 +104,12 @@ class Stages:
             raise self._not_there(name)
         if not rows:
             return
-        try:
-            routed = self._route(rows, terms)
-        except MalformedHeader as error:
-            raise Malformed(error.sentence) from None
+        routed = route_rows(self._vhost, rows, terms)
         refusing = list(filter(overflow.refuses, routed))
         written = self._places(self._stages.get(name, ())) if refusing else {}
         for queue in refusing:
-            count = len(routed[queue]) + sum(stop - start for start, stop in written.get(queue, ()))
-            _check_room(queue, count, sum(len(message.body) for message in routed[queue]))
+            many = len(routed[queue]) + total(written.get(queue, ()))
+            _check_room(queue, many, sum(len(message.body) for message in routed[queue]))
         transaction = self._store.transaction()
         places = []
         routed = {queue: list(queue.as_kept(messages)) for queue, messages in routed.items()}
@@ -203,70 +134,6 @@ class Stages:
             else:
                 queue.note_arrival(messages)
                 queue.may_expire = queue.may_expire or any(each.flags & EXPIRES for each in messages)
-
-    def _route(self, rows: Sequence[Row], terms: Terms) -> dict[Queue, list[Message]]:
-        """The messages by the queues they go to. A row that may not be published is an error for all."""
-        known: dict[tuple[bytes, bytes], list[Queue]] = {}
-        found: dict[Queue, list[Message]] = {}
-        seen, limits = self._vhost.broker.seen_headers, self._vhost.broker.limits
-        header_max = limits.content_header_max_bytes
-        for exchange, key, header, body in rows:
-            if header[:_SIZE_AT] != _CONTENT or int.from_bytes(header[_SIZE_AT:_FLAGS_AT]) != len(body):
-                raise PreconditionFailed("a row's content header does not belong to its body")
-            if len(header) > header_max:
-                raise PreconditionFailed(
-                    f"a row's properties take {len(header)} bytes: a frame has room for {header_max}"
-                )
-            if len(body) > limits.message_max_bytes:
-                raise PreconditionFailed(
-                    f"message size {len(body)} is larger than configured max size {limits.message_max_bytes}"
-                )
-            meaning = publishing.look_at(seen, header)
-            queues = known.get((exchange, key))
-            if queues is None or meaning == publishing.SPECIAL:
-                queues, header, meaning, lasting = self._resolve(exchange, key, header, meaning, terms)
-                if lasting:
-                    known[exchange, key] = queues
-            if not queues:
-                queues = self._instead(exchange, key, header, terms)
-            message = Message(exchange, key, header, body, meaning & 0xFF, meaning >> 8)
-            for queue in queues:
-                found.setdefault(queue, []).append(message)
-        return found
-
-    def _resolve(
-        self, exchange_name: bytes, key: bytes, header: bytes, meaning: int, terms: Terms
-    ) -> tuple[list[Queue], bytes, int, bool]:
-        """Where it goes; its header as it is kept, and what that means; whether all like it go there."""
-        vhost = self._vhost
-        name = to_text(exchange_name)
-        terms.user.check("write", vhost.name, "exchange", name)
-        exchange = vhost.target(name)
-        if not name and direct_replies.is_reply_key(to_text(key)):
-            raise PreconditionFailed("a direct reply can't be a row of a batch")
-        keys = [to_text(key)]
-        special = meaning == publishing.SPECIAL
-        if special:
-            meaning = publishing.look_closely(terms.user, header)
-            keys, header = publishing.copies(to_text(key), header)
-        by_headers = vhost.looks_at_headers(exchange)
-        return vhost.route_message(exchange, keys, header), header, meaning, not (special or by_headers)
-
-    def _instead(self, exchange: bytes, key: bytes, header: bytes, terms: Terms) -> list[Queue]:
-        """Nobody takes a row: where it goes then."""
-        if terms.unroutable is not None:
-            queues, *_ = self._resolve(to_bytes(terms.unroutable), key, header, 0, terms)
-            if queues:
-                return queues
-        elif not terms.mandatory:
-            return []
-        where = f"exchange '{to_text(exchange)}' with routing key '{to_text(key)}'"
-        beside = f", nor to exchange '{terms.unroutable}'" if terms.unroutable is not None else ""
-        raise LeaseRefused(
-            "unroutable",
-            f"a row can't be routed: {where} in vhost '{self._vhost.name}' leads to no queue{beside}",
-            hint="Bind a queue, give an exchange for such rows (unroutableExchange), or say mandatory=false.",
-        )
 
     # ending
 
@@ -321,9 +188,7 @@ class Stages:
         refusing = list(filter(overflow.refuses, self._places(shown)))
         soon = self._places([*chain.from_iterable(self._showing.values()), *shown]) if refusing else {}
         for queue in refusing:
-            _check_room(
-                queue, sum(stop - start for start, stop in soon[queue]), queue.counted_bytes(soon[queue])
-            )
+            _check_room(queue, total(soon[queue]), queue.counted_bytes(soon[queue]))
 
     def _show(self, number: int) -> None:
         """A commit is durable: its rows are ready, in all queues at once."""
@@ -403,15 +268,15 @@ class Stages:
         """
         note = self._committed[query]
         if batch < note.batch and note.owner not in (ownership.NOBODY, ownership.owner_name(user)):
-            raise LeaseRefused(
+            raise QueryRefused(
                 "taken",
                 f"another user has committed batch {note.batch} of query '{query}' in vhost "
                 f"'{self._vhost.name}', and batch {batch} comes before it",
                 hint="Write with another queryName.",
             )
 
-    def _not_there(self, name: StageName) -> LeaseRefused:
-        return LeaseRefused(
+    def _not_there(self, name: StageName) -> QueryRefused:
+        return QueryRefused(
             "expired",
             f"stage '{name.stage}' of batch {name.batch} of query '{name.query}' is not there, or not whole",
             hint="It has expired, or was aborted. Run the batch again, with a longer stageTimeout.",
@@ -480,7 +345,7 @@ def _check_room(queue: Queue, count: int, size_bytes: int) -> None:
         return
     queue.run()
     if not overflow.has_room(queue, count, size_bytes):
-        raise LeaseRefused(
+        raise QueryRefused(
             "full",
             f"{queue} is full, and refuses what is published",
             hint="Let its consumers catch up, or raise its limit.",

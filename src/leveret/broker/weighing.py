@@ -6,31 +6,17 @@ from collections.abc import Iterable
 from typing import Final
 
 from leveret.storage.log import Log
+from leveret.storage.offset_ranges import first_of
 from leveret.storage.offsets import Range
 
 COUNT_MAX: Final = 65_536
 """So many are weighed at most: each of them is looked at."""
 
 
-def first(ranges: Iterable[Range], count: int) -> list[Range]:
-    """The first so many offsets, in the order of the ranges.
-
-    >>> first([(5, 9), (0, 3)], 6)
-    [(5, 9), (0, 2)]
-    """
-    found: list[Range] = []
-    for start, stop in ranges:
-        if count <= 0:
-            break
-        found.append((start, min(stop, start + count)))
-        count -= stop - start
-    return found
-
-
 def within(log: Log, ranges: Iterable[Range], count: int, max_bytes: int) -> int:
     """How many of the first `count` messages have bodies of no more bytes together; one at least."""
     found = size = 0
-    for brief in log.briefs(first(ranges, min(count, COUNT_MAX))):
+    for brief in log.briefs(first_of(ranges, min(count, COUNT_MAX))):
         size += brief.body_bytes
         if found and size > max_bytes:
             break

@@ -1,6 +1,6 @@
 """The Flight process as a program: what it takes from the system before it serves, and how it ends.
 
-    python -m leveret.server.flight_process '{"directory": ..., "host": ..., "port": ..., "fd": ...}'
+    python -m leveret.server.flight_process '{"directory": ..., "host": ..., "port": ..., ...}'
 
 Started by `leveret.fronts.flight.endpoint`, ended by it or with it: when the broker's end of the socket
 closes, the process is gone. What is served is left to `leveret.fronts.flight.process`.
@@ -16,6 +16,7 @@ import sys
 from contextlib import suppress
 from typing import Final
 
+import msgspec
 import pyarrow as pa
 from pyarrow import flight
 
@@ -31,21 +32,19 @@ _NICER: Final = 5
 
 
 def main() -> None:
-    settings = json.loads(sys.argv[1])
-    line = socket.socket(fileno=settings["fd"])
+    settings = msgspec.convert(json.loads(sys.argv[1]), wire.ProcessSettings)
+    line = socket.socket(fileno=settings.fd)
     signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # it may write to a terminal that is the broker's
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as for the broker: it kills neither
     _stand_back()
-    if settings["cpus"]:
-        os.sched_setaffinity(0, settings["cpus"])
+    if settings.cpus:
+        os.sched_setaffinity(0, settings.cpus)
     broker = BrokerLine(line)
     with suppress(OSError, flight.FlightUnavailableError):  # the broker may be killed at any time
         try:
-            for bound in bind(settings["host"], settings["port"]):  # gRPC says why not in lines of its own
+            for bound in bind(settings.host, settings.port):  # gRPC says why not in lines of its own
                 bound.close()
-            server = FlightProcess(
-                settings, broker, Memory(settings["memory_max_bytes"], own_bytes, give_back)
-            )
+            server = FlightProcess(settings, broker, Memory(settings.memory_max_bytes, own_bytes, give_back))
         except (OSError, pa.ArrowException) as error:
             broker.tell(wire.Failed(str(error)))
             return

@@ -17,7 +17,7 @@ from leveret.storage.segment import SegmentInfo
 
 @dataclass(frozen=True, slots=True)
 class LogView:
-    """The files of a log at one moment. Small, and made to be pickled."""
+    """The files of a log at one moment. Small, and plain enough to be sent to another process."""
 
     log_id: int
     directory: str

@@ -1,7 +1,6 @@
 """Each error of the broker has a code in each protocol that has codes."""
 
-from leveret.broker.errors import BrokerError, Locked
-from leveret.broker.leases import LeaseRefused
+from leveret.broker.errors import BrokerError, Locked, QueryRefused
 from leveret.fronts.amqp.errors import AMQP_ERRORS, as_amqp
 from leveret.fronts.flight.answers import CODES, refused
 
@@ -19,7 +18,7 @@ def test_the_sentence_is_told_with_the_name_of_the_code() -> None:
 
 
 def test_a_refused_lease_tells_flight_its_kind_and_amqp_its_sentence() -> None:
-    error = LeaseRefused("gone", "it is gone", hint="Start again.")
+    error = QueryRefused("gone", "it is gone", hint="Start again.")
     told = refused(error)
     assert (told.code, told.text, told.hint, told.kind) == (406, "it is gone", "Start again.", "gone")
     assert as_amqp(error).reply_text == "PRECONDITION_FAILED - it is gone"

@@ -7,9 +7,11 @@ import pytest
 
 from leveret.amqp.properties import encode
 from leveret.broker.definitions import PermissionRow, UserRow
-from leveret.broker.leases import LeaseRefused
+from leveret.broker.errors import QueryRefused
 from leveret.broker.passwords import hash_password
-from leveret.broker.stages import StageName, Stages, Terms
+from leveret.broker.row_routing import Terms
+from leveret.broker.stage_notes import StageName
+from leveret.broker.stages import Stages
 from leveret.flight import actions
 from leveret.flight.tickets import StageDescriptor
 from leveret.fronts.flight.answers import Answers
@@ -281,7 +283,7 @@ class TestRoom:
 
         def both():
             assert stages.commit("writer", 0, ["task"], user=user) == 6
-            with pytest.raises(LeaseRefused, match="is full"):
+            with pytest.raises(QueryRefused, match="is full"):
                 stages.commit("writer", 1, ["task"], user=user)
 
         asked.broker.call(both)

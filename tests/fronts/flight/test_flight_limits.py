@@ -205,8 +205,15 @@ class TestOneProcess:
             monkeypatch.setattr(callers, "STRANGERS_MAX", strangers_max)
             if limits is not None:
                 monkeypatch.setattr(process, "Limits", lambda **_: limits)
-            settings = {"directory": str(tmp_path), "host": "127.0.0.1", "port": 0}
-            settings |= {"message_max_bytes": MIB, "tls_certificate": None, "tls_key": None}
+            settings = wire.ProcessSettings(
+                directory=str(tmp_path),
+                host="127.0.0.1",
+                port=0,
+                tls_certificate=None,
+                tls_key=None,
+                message_max_bytes=MIB,
+                memory_max_bytes=1 << 40,
+            )
             line = BrokerLine(ours)
             line.tell(wire.Ready(0))
             threading.Thread(target=line.listen, daemon=True).start()

@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
 import pytest
 from pyarrow import flight
 
@@ -98,9 +97,16 @@ def knock(port: int) -> Exception:
     return refused.value
 
 
-def settings(directory: Path, port: int) -> dict[str, object]:
-    listens = {"host": "127.0.0.1", "port": port, "tls_certificate": None, "tls_key": None}
-    return {"directory": str(directory), "message_max_bytes": 1 << 20, **listens}
+def settings(directory: Path, port: int) -> wire.ProcessSettings:
+    return wire.ProcessSettings(
+        directory=str(directory),
+        host="127.0.0.1",
+        port=port,
+        tls_certificate=None,
+        tls_key=None,
+        message_max_bytes=1 << 20,
+        memory_max_bytes=1 << 40,
+    )
 
 
 @pytest.mark.real
@@ -111,7 +117,7 @@ def test_a_process_that_says_something_unreadable_is_started_again(tmp_path, mon
 
         def read_once(body: bytes) -> tuple[int, wire.Question]:
             monkeypatch.setattr(wire, "read_question", read)
-            raise msgspec.ValidationError("not like this")
+            raise wire.WireError("not like this")
 
         monkeypatch.setattr(wire, "read_question", read_once)
         with pytest.raises(flight.FlightError):

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from leveret.broker import shares
 from leveret.broker.definitions import PermissionRow, UserRow
 from leveret.broker.groups.partition import Partition
 from leveret.broker.groups.registry import Groups
@@ -21,7 +22,6 @@ from leveret.broker.stages import Stages
 from leveret.flight import actions
 from leveret.flight.actions import At
 from leveret.flight.tickets import unpack_ranges
-from leveret.fronts.flight import shares
 from leveret.testing.broker import Broker
 from leveret.testing.clock import VirtualClock
 from tests.fronts.flight.bulk_requests import Asking

@@ -19,10 +19,10 @@ from leveret.broker.errors import NotFound, PreconditionFailed
 from leveret.broker.groups.group import DEAD_LETTERS
 from leveret.broker.groups.partition import GROUP, STREAM, SUBJECT
 from leveret.broker.groups.settings import QUERY
-from leveret.broker.ranges import ranges_of
 from leveret.broker.streams.positions import Position
 from leveret.broker.streams.reader import OFFSET
 from leveret.storage.journal import Outcome
+from leveret.storage.offset_ranges import ranges_of
 
 if TYPE_CHECKING:
     from leveret.broker.groups.group import Group

@@ -13,7 +13,7 @@ from leveret.broker.views.selection import EVERYTHING, Listing, Selection, sorte
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
-    from leveret.broker.leases import Query
+    from leveret.broker.lease_notes import Query
     from leveret.broker.queue import Queue
 
 

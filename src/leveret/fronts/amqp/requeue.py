@@ -23,7 +23,6 @@ from leveret.amqp.tables import Value
 from leveret.broker import settling
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.feed import Wish
-from leveret.broker.ranges import ranges_of
 from leveret.broker.settling import Tags, Verdict
 from leveret.broker.terms import is_integer, type_name
 
@@ -62,7 +61,7 @@ def requeue(channel: Channel, contents: Iterable[tuple[bytes, bytes]]) -> None:
                 channel.confirms.expect(1, broker.store.ticket, done=True)
                 broker.await_durable(channel)
     finally:
-        settling.begin(channel, ranges_of(sorted(begun)))
+        settling.begin(channel, begun)
 
 
 def _give_back(channel: Channel, tag: int, headers: dict[str, Value]) -> None:

@@ -16,18 +16,22 @@ from leveret.broker.errors import (
     Malformed,
     NotFound,
     PreconditionFailed,
+    QueryRefused,
     Unsupported,
 )
-from leveret.broker.leases import LeaseNote, LeaseRefused, Leases
+from leveret.broker.lease_notes import LeaseNote
+from leveret.broker.leases import Leases
 from leveret.broker.queue import Queue
-from leveret.broker.stages import Row, StageName, Terms
+from leveret.broker.row_routing import Row, Terms
+from leveret.broker.stage_notes import StageName
 from leveret.broker.streams.stream import Stream
 from leveret.broker.vhost import VirtualHost
+from leveret.broker.visibility import check_same, existing, snapshot
 from leveret.flight import actions
 from leveret.flight.tickets import StageDescriptor, pack_ranges
-from leveret.fronts.flight.reading import Reading, ordered_ranges, reason
+from leveret.fronts.flight.reading import Reading, ranges_of, reason
 from leveret.storage.errors import StorageError, WriteFailed
-from leveret.storage.offsets import OffsetSet
+from leveret.storage.offset_ranges import total
 
 CODES: dict[type[BrokerError], int] = {
     AccessRefused: 403,
@@ -73,7 +77,7 @@ class Answers:
     def queue_of(self, user: str, vhost: str, queue: str, log_id: int) -> Queue:
         """The queue that a reader wants to read; raises if it may not, or if it is not there."""
         found = self._queue(self._user(user), vhost, queue)
-        _check_same(found, log_id)
+        check_same(found, log_id)
         return found
 
     def check_reader(self, name: str, vhost: str, queue: str) -> None:
@@ -94,21 +98,21 @@ class Answers:
                 return self._reading.answer(user, self._vhost(user, request.vhost), request)
             case actions.Look():
                 queue = self._consumed(user, request.vhost, request.queue)
-                return actions.Looked(queue.log.id, queue.ready)
+                return actions.Looked(queue.log_id, queue.ready)
             case actions.Open():
                 leases = self._consumed(user, request.vhost, request.queue).queries()
                 timeout_us = int(request.timeout_s * 1_000_000)
                 query = leases.open(request.query, user=user, timeout_us=timeout_us, run=request.run)
-                return actions.Opened(query.epoch, leases.queue.log.id, query.settled, query.last)
+                return actions.Opened(query.epoch, leases.queue.log_id, query.settled, query.last)
             case actions.Lease():
                 return self._lease(self._operated(user, request, log_id=request.log_id), request)
             case actions.Plan():
                 leases = self._operated(user, request, log_id=request.log_id)
                 found = leases.plan(leases.check(request.query, request.epoch), request.start, request.end)
-                return actions.Planned(leases.queue.log.id, [_portion(each) for each in found if each.ranges])
+                return actions.Planned(leases.queue.log_id, [_portion(each) for each in found if each.ranges])
             case actions.Reject():
                 leases = self._operated(user, request)
-                ranges = ordered_ranges(request.ranges, leases.queue.log)
+                ranges = existing(ranges_of(request.ranges), leases.queue)
                 leases.reject(request.query, ranges, why=reason(request.why))
                 return actions.Done()
             case actions.Release():
@@ -145,18 +149,11 @@ class Answers:
         return actions.Leased(end, lease.messages if lease else 0, leases.queue.ready, query.settled)
 
     def _snapshot(self, queue: Queue, request: actions.Snapshot) -> actions.Planned:
-        progress = queue.progress
-        stop = queue.log.next if request.stop is None else min(request.stop, queue.log.next)
-        start = max(request.start, progress.low)
-        ranges = list(progress.settled.unsettled(start, stop)) if start < stop else []
-        if queue.vhost.stages is not None and (hidden := queue.vhost.stages.hidden(queue)):
-            present = OffsetSet(ranges)
-            present.remove_many(list(hidden.ranges()))
-            ranges = list(present.ranges())
-        count = sum(stop - start for start, stop in ranges)
-        held = progress.counts.within(ranges)
-        portion = actions.Portion(pack_ranges(ranges), count, progress.redelivered_below, held)
-        return actions.Planned(queue.log.id, [portion])
+        found = snapshot(queue, request.start, request.stop)
+        portion = actions.Portion(
+            pack_ranges(found.ranges), total(found.ranges), found.redelivered_below, found.returns
+        )
+        return actions.Planned(found.log_id, [portion])
 
     # who may do what
 
@@ -193,7 +190,7 @@ class Answers:
         """A queue whose messages go to one consumer each: no stream."""
         queue = self._queue(user, vhost, name)
         if isinstance(queue, Stream):
-            raise LeaseRefused(
+            raise QueryRefused(
                 "kind",
                 f"{queue} is a stream, which has no leases: it is read by offset",
                 hint="Use option stream.",
@@ -209,7 +206,7 @@ class Answers:
     ) -> Leases:
         """The leases of the queue, if the user may operate the query that the request names."""
         queue = self._consumed(user, request.vhost, request.queue)
-        _check_same(queue, log_id)
+        check_same(queue, log_id)
         leases = queue.queries()
         leases.check_operate(request.query, user)
         return leases
@@ -227,19 +224,10 @@ def readable(text: str) -> str:
 def refused(error: BrokerError | StorageError) -> actions.Refused:
     """Return what a caller is told of an error, with the code that AMQP has for it."""
     if isinstance(error, BrokerError):
-        hint, kind = (error.hint, error.kind) if isinstance(error, LeaseRefused) else ("", "")
+        hint, kind = (error.hint, error.kind) if isinstance(error, QueryRefused) else ("", "")
         code = next(CODES[base] for base in type(error).__mro__ if base in CODES)
         return actions.Refused(code, readable(error.sentence), hint, kind)
     return actions.Refused(541, error.message, error.hint, "busy" if isinstance(error, WriteFailed) else "")
-
-
-def _check_same(queue: Queue, log_id: int | None) -> None:
-    if log_id not in (None, queue.log.id):
-        raise LeaseRefused(
-            "gone",
-            f"{queue} is not the one that was to be read: it was deleted and declared again",
-            hint="Start the query with a new checkpoint.",
-        )
 
 
 def _portion(lease: LeaseNote) -> actions.Portion:

@@ -60,11 +60,18 @@ class BrokerLine:
             raise flight.FlightUnavailableError("the broker is gone") from None
 
     def listen(self) -> None:
-        """Until the broker is gone."""
+        """Until the broker is gone, or says what can't be read: then nothing that follows can be."""
+        try:
+            self._listen()
+        except wire.WireError as error:
+            self.note(f"the broker has sent {error}")
+
+    def _listen(self) -> None:
         with self._socket.makefile("rb") as stream:
             while len(head := stream.read(wire.LENGTH.size)) == wire.LENGTH.size:
-                body = stream.read(wire.LENGTH.unpack(head)[0])
-                if len(body) < wire.LENGTH.unpack(head)[0]:
+                size_bytes = wire.body_bytes(head, most_bytes=wire.FRAME_BYTES_MAX)
+                body = stream.read(size_bytes)
+                if len(body) < size_bytes:
                     return
                 number, reply = wire.read_reply(body)
                 if isinstance(reply, wire.RightsChanged):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import pickle
 import socket
 import sys
 import time
@@ -20,13 +19,13 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from leveret.broker import visibility
 from leveret.broker.broker import Broker
 from leveret.broker.errors import BrokerError
 from leveret.broker.logins import Origin
 from leveret.flight import actions, tickets
 from leveret.fronts.flight import wire
 from leveret.fronts.flight.answers import Answers, readable, refused
-from leveret.fronts.flight.visibility import withheld
 from leveret.storage.errors import StorageError
 
 log = logging.getLogger("leveret")
@@ -138,27 +137,26 @@ class FlightEndpoint:
 
     async def _launch(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         ours, theirs = socket.socketpair()
-        ours_to_say = {
-            "port": self._port,
-            "fd": theirs.fileno(),
-            "message_max_bytes": self._broker.limits.message_max_bytes,
-            "memory_max_bytes": self._memory_max_bytes,
-        }
-        settings = json.dumps(asdict(self._settings) | ours_to_say)
+        settings = wire.ProcessSettings(
+            **asdict(self._settings) | {"port": self._port},
+            fd=theirs.fileno(),
+            message_max_bytes=self._broker.limits.message_max_bytes,
+            memory_max_bytes=self._memory_max_bytes,
+        )
         with theirs:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
                 self._module,
-                settings,
+                json.dumps(msgspec.to_builtins(settings)),  # paths may be no UTF-8
                 pass_fds=[theirs.fileno()],
                 process_group=0,  # a Ctrl-C in the terminal is for the broker, which then ends it
             )
         reader, writer = await asyncio.open_connection(sock=ours, limit=READ_BYTES)
         try:
             async with asyncio.timeout(_START_S):
-                _, first = wire.read_question(await _read_frame(reader))
-        except (TimeoutError, asyncio.IncompleteReadError, msgspec.MsgspecError) as error:
+                _, first = await self._hear(reader)
+        except (TimeoutError, asyncio.IncompleteReadError, wire.WireError) as error:
             writer.close()
             await self._end_process()
             raise OSError("the Flight endpoint could not be started") from error
@@ -189,8 +187,8 @@ class FlightEndpoint:
                 await self._answer_all(reader, writer)
             except (asyncio.IncompleteReadError, ConnectionError):
                 pass
-            except msgspec.MsgspecError:  # nobody waits for an answer that never comes
-                log.exception("the Flight endpoint said something that can't be read")
+            except wire.WireError as error:  # nobody waits for an answer that never comes
+                log.error("the Flight endpoint said something that can't be read: %s", error)
             writer.close()
             await self._end_process()
             log.error("the Flight endpoint has ended; it is started again")
@@ -202,17 +200,23 @@ class FlightEndpoint:
                 except OSError as error:
                     log.error("%s; it is tried again", error)
 
+    async def _hear(self, reader: asyncio.StreamReader) -> tuple[int, wire.Question]:
+        """Return the next question and its number; `WireError` if it is none."""
+        head = await reader.readexactly(wire.LENGTH.size)
+        most_bytes = wire.question_bytes_max(self._broker.limits.message_max_bytes)
+        return wire.read_question(await reader.readexactly(wire.body_bytes(head, most_bytes=most_bytes)))
+
     # answering
 
     async def _answer_all(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Others have their turn in between, however many questions have come."""
         began_s = time.monotonic()
         while True:
-            number, question = wire.read_question(await _read_frame(reader))
+            number, question = await self._hear(reader)
             try:
                 self._answer(number, question, writer)
             except Exception:  # noqa: BLE001  # one request must not cost the others their answers
-                writer.write(wire.frame(number, _failed()))
+                writer.write(_frame(number, _failed()))
             if time.monotonic() - began_s > _TURN_S:
                 await asyncio.sleep(0)
                 began_s = time.monotonic()
@@ -225,7 +229,7 @@ class FlightEndpoint:
                     question.user,
                     question.password,
                     origin=Origin(question.address, question.loopback),
-                    done=lambda user: writer.write(wire.frame(number, wire.LoggedIn(user is not None))),
+                    done=lambda user: writer.write(_frame(number, wire.LoggedIn(user is not None))),
                 )
             case wire.Ask():
                 self._turns.begin()
@@ -237,7 +241,7 @@ class FlightEndpoint:
                 stage = self._answers.stage
                 answer = stage(question.user, descriptor, question.rows, before=question.before)
                 if question.rows:  # who gets no answer sends no more
-                    reply = wire.frame(number, wire.Answered(actions.encode(answer)))
+                    reply = _frame(number, wire.Answered(actions.encode(answer)))
                     self._turns.when_caught_up(lambda: writer.write(reply))
                 else:
                     self._reply(number, answer, writer)
@@ -261,7 +265,7 @@ class FlightEndpoint:
         version = self._broker.accounts.version
         if version != self._told_version and self._writer is not None:
             self._told_version = version
-            self._writer.write(wire.frame(0, wire.RightsChanged(version)))
+            self._writer.write(_frame(0, wire.RightsChanged(version)))
 
     def _allow(self, number: int, check: Callable[[], None], writer: asyncio.StreamWriter) -> None:
         """Answer with `Done`, or with the refusal that the check raises."""
@@ -270,7 +274,7 @@ class FlightEndpoint:
             check()
         except BrokerError as error:
             answer = refused(error)
-        writer.write(wire.frame(number, wire.Answered(actions.encode(answer))))
+        writer.write(_frame(number, wire.Answered(actions.encode(answer))))
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -279,7 +283,7 @@ class FlightEndpoint:
 
     def _reply(self, number: int, answer: actions.Answer, writer: asyncio.StreamWriter) -> None:
         """When what it says is durable; a refusal says nothing of the kind."""
-        reply = wire.frame(number, wire.Answered(actions.encode(answer)))
+        reply = _frame(number, wire.Answered(actions.encode(answer)))
         if isinstance(answer, actions.Refused):
             writer.write(reply)
         else:
@@ -289,16 +293,14 @@ class FlightEndpoint:
         """What is in memory is written first, because the process reads files."""
         try:
             queue = self._answers.queue_of(question.user, question.vhost, question.queue, question.log_id)
-            store = self._broker.store
-            await asyncio.get_running_loop().run_in_executor(None, store.flush, queue.log)
-            # at one moment: what the view has is shown unless it is withheld
-            hidden = withheld(queue, question.start, question.stop)
-            reply: wire.Reply = wire.Viewed(pickle.dumps(queue.log.view()), hidden.encode())
+            await asyncio.get_running_loop().run_in_executor(None, visibility.write_out, queue)
+            view, withheld = visibility.view(queue, question.start, question.stop)
+            reply: wire.Reply = wire.Viewed(view, withheld.encode())
         except (BrokerError, StorageError) as error:
             reply = wire.Answered(actions.encode(refused(error)))
         except Exception:  # noqa: BLE001  # the caller must not wait for an answer that never comes
             reply = _failed()
-        writer.write(wire.frame(number, reply))
+        writer.write(_frame(number, reply))
 
     async def _checkpoint(self, number: int, question: wire.Checkpoint, writer: asyncio.StreamWriter) -> None:
         try:
@@ -316,7 +318,7 @@ class FlightEndpoint:
             reply = wire.Answered(actions.encode(refused(error)))
         except Exception:  # noqa: BLE001  # the caller must not wait for an answer that never comes
             reply = _failed()
-        writer.write(wire.frame(number, reply))
+        writer.write(_frame(number, reply))
 
 
 class _NotListening(OSError):
@@ -331,6 +333,10 @@ def _failed() -> wire.Answered:
     )
 
 
-async def _read_frame(reader: asyncio.StreamReader) -> bytes:
-    (length,) = wire.LENGTH.unpack(await reader.readexactly(wire.LENGTH.size))
-    return await reader.readexactly(length)
+def _frame(number: int, reply: wire.Reply) -> bytes:
+    """Return the reply as it is sent; in place of one that is too large, a refusal."""
+    try:
+        return wire.frame(number, reply)
+    except wire.WireError as error:
+        refused = actions.Refused(541, f"the broker's answer is {error}")
+        return wire.frame(number, wire.Answered(actions.encode(refused)))

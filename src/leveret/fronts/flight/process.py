@@ -10,7 +10,6 @@ not name.
 from __future__ import annotations
 
 import ipaddress
-import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,6 +30,7 @@ from leveret.storage.ackset import AckSet
 from leveret.storage.arrow import LogReader
 from leveret.storage.errors import BadName, Damage, OffsetOutOfRange, StorageError
 from leveret.storage.files import OsFiles
+from leveret.storage.offset_ranges import above, total
 from leveret.storage.picture import Picture
 from leveret.storage.view import LogView, SegmentGone
 
@@ -44,14 +44,16 @@ _TEXT_MAX: Final = 500
 class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
     """Serves until it is shut down."""
 
-    def __init__(self, settings: dict[str, Any], line: BrokerLine, memory: process_limits.Memory) -> None:
+    def __init__(
+        self, settings: wire.ProcessSettings, line: BrokerLine, memory: process_limits.Memory
+    ) -> None:
         scheme, certificates = "grpc+tcp", []
-        if settings["tls_certificate"] is not None:
+        if settings.tls_certificate is not None:
             scheme = "grpc+tls"
-            paths = (settings["tls_certificate"], settings["tls_key"])
+            paths = (settings.tls_certificate, settings.tls_key or "")
             certificates = [tuple(Path(path).read_bytes() for path in paths)]
-        self._directory = settings["directory"]
-        self._message_max_bytes: int = settings["message_max_bytes"]
+        self._directory = settings.directory
+        self._message_max_bytes = settings.message_max_bytes
         self._line = line
         self._pictures = Pictures(self._directory)
         self._pictures.watch()
@@ -59,7 +61,7 @@ class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
         self._connections = ConnectionWatcher(Limits(unfinished_bytes_max=unfinished_bytes_max))
         self._callers = Callers(self._connections.crowded)
         super().__init__(  # last but one: it serves from here on
-            f"{scheme}://{settings['host']}:{settings['port']}",
+            f"{scheme}://{settings.host}:{settings.port}",
             tls_certificates=certificates,
             middleware={_AUTH: self._callers},
         )
@@ -180,7 +182,7 @@ class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
     ) -> Iterator[pa.RecordBatch]:
         """In order. A segment that was rewritten meanwhile is found again with a new view, one that is lost
         is not."""
-        asked = sum(stop - start for start, stop in ranges)
+        asked = total(ranges)
         rows, gone = 0, set[str]()
         view, withheld = self._view(user, wanted, ranges)
         while ranges:
@@ -189,7 +191,7 @@ class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
                     for batch in reader.read(ranges, columns=schema.names, settled=withheld):
                         rows += batch.num_rows
                         yield batch
-                        ranges = _behind(ranges, batch.column("offset")[-1].as_py())
+                        ranges = above(ranges, batch.column("offset")[-1].as_py())
                 break
             except SegmentGone as error:
                 gone.add(error.path)
@@ -212,7 +214,7 @@ class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
         start, stop = (ranges[0][0], ranges[-1][1]) if ranges else (0, 0)
         reply = self._line.ask(wire.View(user, wanted.vhost, wanted.queue, wanted.log_id, start, stop))
         if isinstance(reply, wire.Viewed):
-            return pickle.loads(reply.view), AckSet.decode(reply.withheld)
+            return reply.view, AckSet.decode(reply.withheld)
         raise _error(_refused(reply))
 
     # writing
@@ -272,11 +274,6 @@ def _read(decode: Callable[[bytes], T], data: bytes) -> T:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         sentence = _short(f"a request that can't be read: {error}")
         raise flight.FlightServerError(sentence) from None
-
-
-def _behind(ranges: list[tuple[int, int]], last: int) -> list[tuple[int, int]]:
-    """What is left to read when this offset has been."""
-    return [(max(start, last + 1), stop) for start, stop in ranges if stop > last + 1]
 
 
 def _refused(reply: wire.Reply) -> actions.Refused:

@@ -1,19 +1,52 @@
 """What the Flight process and the broker say to each other, over a pair of sockets.
 
-Frames: u32 length (little endian), then msgpack of a number and a message. The process asks, the broker
-answers with the same number, in any order. What the broker says without being asked has the number 0. A
-question is small, but for a row that is large: the process refuses other large requests itself, and asks no
-more questions at once than it has calls.
+Frames: u32 length (little endian), then msgpack of a number and a message, which is an array that begins with
+its type's name. The process asks, the broker answers with the same number, in any order. What the broker says
+without being asked has the number 0. A question is small, but for a row that is large: the process refuses
+other large requests itself, and asks no more questions at once than it has calls. The rule: a frame is data
+and never code. One that is too large, or no message, is a `WireError`, and the line ends.
 """
 
 from __future__ import annotations
 
 from struct import Struct
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
+from leveret.storage.view import LogView
+
 LENGTH: Final = Struct("<I")
+FRAME_BYTES_MAX: Final = 1 << 30
+"""Of any message. Questions have a smaller limit: see `question_bytes_max`."""
+_BESIDE_A_BODY_BYTES_MAX: Final = 32 << 20
+"""What is in a question beside a message's body: its properties, a descriptor, many small rows."""
+
+T = TypeVar("T")
+
+
+class WireError(Exception):
+    """The other end of the line has sent what is no message."""
+
+
+def question_bytes_max(message_max_bytes: int) -> int:
+    """Return how large a question may be, where messages have so many bytes at most."""
+    return message_max_bytes + _BESIDE_A_BODY_BYTES_MAX
+
+
+class ProcessSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the process is started with, as JSON."""
+
+    directory: str
+    host: str
+    port: int
+    tls_certificate: str | None
+    tls_key: str | None
+    cpus: tuple[int, ...] = ()
+    fd: int = -1
+    """The process's end of the line to the broker."""
+    message_max_bytes: int
+    memory_max_bytes: int
 
 
 class _Message(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -114,8 +147,7 @@ class Answered(_Message, frozen=True):
 
 
 class Viewed(_Message, frozen=True):
-    view: bytes
-    """A pickled `LogView`."""
+    view: LogView
     withheld: bytes
     """An `AckSet` with all that may not be read between the two offsets."""
 
@@ -136,13 +168,35 @@ _replies: msgspec.msgpack.Decoder[tuple[int, Reply]] = msgspec.msgpack.Decoder(t
 
 
 def frame(number: int, message: Question | Reply) -> bytes:
+    """Return a message with its length; `WireError` if it has more bytes than it may."""
     body = _encoder.encode((number, message))
+    if len(body) > FRAME_BYTES_MAX:
+        raise _too_large(len(body), FRAME_BYTES_MAX)
     return LENGTH.pack(len(body)) + body
 
 
+def body_bytes(head: bytes, *, most_bytes: int) -> int:
+    """Return how many bytes follow the head of a frame; `WireError` if they are too many."""
+    size_bytes = int(LENGTH.unpack(head)[0])
+    if size_bytes > most_bytes:
+        raise _too_large(size_bytes, most_bytes)
+    return size_bytes
+
+
 def read_question(body: bytes) -> tuple[int, Question]:
-    return _questions.decode(body)
+    return _read(_questions, body)
 
 
 def read_reply(body: bytes) -> tuple[int, Reply]:
-    return _replies.decode(body)
+    return _read(_replies, body)
+
+
+def _read(decoder: msgspec.msgpack.Decoder[T], body: bytes) -> T:
+    try:
+        return decoder.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise WireError(f"a message that can't be read: {error}") from None
+
+
+def _too_large(size_bytes: int, most_bytes: int) -> WireError:
+    return WireError(f"a message of {size_bytes} bytes, where at most {most_bytes} are read")
