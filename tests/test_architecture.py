@@ -45,7 +45,10 @@ FORBIDDEN_MODULES = {
 FILE_SEAM = PurePosixPath("storage/files.py")
 ARROW_SEAMS = (PurePosixPath("storage/arrow.py"), PurePosixPath("storage/events.py"))
 
-KNOTS = (("leveret.broker.",), ("leveret.storage.cursor", "leveret.storage.log"))
+STORE_OWNERS = {"storage", "audit"}
+"""Packages that look behind the cursor: the store itself, and the audit of its files."""
+
+KNOTS = (("leveret.broker.",),)
 """Prefixes of modules among which imports still go around. No other modules may import each other."""
 
 MAX_FILE_LINES = 600
@@ -147,6 +150,22 @@ def arrow_outside_its_file(source: Source) -> list[str]:
     ]
 
 
+def behind_the_cursor(source: Source) -> list[str]:
+    """The cursor is the seam of the store: its progress and the lock are for the store alone."""
+    if "storage" not in LAYERS.get(source.package, ()) or source.package in STORE_OWNERS:
+        return []
+    found = []
+    for node in ast.walk(source.tree):
+        if not isinstance(node, ast.Attribute):
+            continue
+        owner = node.value.attr if isinstance(node.value, ast.Attribute) else getattr(node.value, "id", "")
+        if node.attr == "progress":
+            found.append(f"{source.path}:{node.lineno}: ask the cursor, not its progress")
+        if node.attr == "lock" and owner in {"store", "_store"}:
+            found.append(f"{source.path}:{node.lineno}: the lock is the store's")
+    return found
+
+
 def too_large(source: Source) -> list[str]:
     lines = len(source.text.splitlines())
     found = [f"{source.path}: {lines} lines"] if lines > MAX_FILE_LINES else []
@@ -230,6 +249,10 @@ def test_arrow_stays_in_its_own_file_of_the_store():
     assert violations(arrow_outside_its_file) == []
 
 
+def test_nobody_looks_behind_the_cursor_of_a_store():
+    assert violations(behind_the_cursor) == []
+
+
 def test_no_file_and_no_function_is_too_large_to_read():
     assert violations(too_large) == []
 
@@ -268,6 +291,8 @@ def test_no_module_has_a_name_that_says_nothing():
         (io_outside_the_seam, "broker/queue.py", "import threading"),
         (io_outside_the_seam, "amqp/frames.py", "open('trace')"),
         (arrow_outside_its_file, "storage/log.py", "import pyarrow as pa"),
+        (behind_the_cursor, "broker/queue.py", "def ready(self):\n    return self.cursor.progress.ready"),
+        (behind_the_cursor, "server/flight/reading.py", "with broker.store.lock:\n    pass"),
         (too_large, "storage/log.py", "x = 1\n" * 601),
         (too_large, "storage/log.py", "def long():\n" + "    x = 1\n" * 70),
         (vaguely_named, "storage/utils.py", ""),
@@ -298,6 +323,9 @@ def test_the_checker_catches(rule, path, text):
         (io_outside_the_seam, "storage/log.py", "import threading\nfiles.open('x')"),
         (io_outside_the_seam, "server/listener.py", "import asyncio, socket"),
         (arrow_outside_its_file, "storage/arrow.py", "import pyarrow as pa"),
+        (behind_the_cursor, "storage/store.py", "with self.store.lock:\n    cursor.progress.take(1)"),
+        (behind_the_cursor, "client/redrive.py", "return move.progress"),
+        (behind_the_cursor, "server/http.py", "with self.lock:\n    pass"),
         (too_large, "storage/log.py", "x = 1\n" * 600),
         (too_large, "storage/log.py", "def long():\n" + "    x = 1\n" * 69),
         (vaguely_named, "storage/database.py", ""),

@@ -145,17 +145,17 @@ class Answers:
         return actions.Leased(end, lease.messages if lease else 0, leases.queue.ready, query.settled)
 
     def _snapshot(self, queue: Queue, request: actions.Snapshot) -> actions.Planned:
-        progress = queue.progress
+        settled, returns = queue.cursor.settled, queue.cursor.returns
         stop = queue.log.next if request.stop is None else min(request.stop, queue.log.next)
-        start = max(request.start, progress.low)
-        ranges = list(progress.settled.unsettled(start, stop)) if start < stop else []
+        start = max(request.start, settled.low)
+        ranges = list(settled.unsettled_within(start, stop)) if start < stop else []
         if queue.vhost.stages is not None and (hidden := queue.vhost.stages.hidden(queue)):
             present = OffsetSet(ranges)
             present.remove_many(list(hidden.ranges()))
             ranges = list(present.ranges())
         count = sum(stop - start for start, stop in ranges)
-        held = progress.counts.within(ranges)
-        portion = actions.Portion(pack_ranges(ranges), count, progress.redelivered_below, held)
+        held = returns.within(ranges)
+        portion = actions.Portion(pack_ranges(ranges), count, returns.redelivered_below, held)
         return actions.Planned(queue.log.id, [portion])
 
     # who may do what

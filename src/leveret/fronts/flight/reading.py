@@ -89,7 +89,7 @@ class Reading:
             if request.run:
                 remember(known, request.run, epoch)
             self._runs[group] = _Run(known)
-        offsets = {each.name: group.partitions[each.name].progress.low for each in streams}
+        offsets = {each.name: group.partitions[each.name].cursor.settled.low for each in streams}
         return actions.Followed(epoch, [_place(stream, offsets[stream.name]) for stream in streams])
 
     def _advance(
@@ -250,7 +250,7 @@ def _visible(stream: Stream, start: int, stop: int) -> list[Range]:
 
 def gone_below(stream: Stream) -> int:
     """Above the highest message that retention has taken: whoever was not so far has missed it."""
-    return stream.progress.retired_below
+    return stream.cursor.settled.retired_below
 
 
 def _find(
@@ -344,8 +344,8 @@ def _beginning(stream: Stream, group: Group | None) -> int:
     first = max(stream.log.first, gone_below(stream))
     if group is None:
         return first
-    progress = group.partitions[stream.name].progress
-    return 0 if progress.retired_below else min(first, progress.low)
+    settled = group.partitions[stream.name].cursor.settled
+    return 0 if settled.retired_below else min(first, settled.low)
 
 
 def _label(group: Group) -> bytes:

@@ -14,7 +14,7 @@ from leveret.storage.ackset import AckSet
 
 def withheld(queue: Queue, start: int, stop: int) -> AckSet:
     """All of [start, stop) that may not be read, as if it were settled; outside of it anything."""
-    found = queue.progress.settled.around(start, stop)
+    found = queue.cursor.settled.around(start, stop)
     if start >= stop:
         return found
     if (stages := queue.vhost.stages) is not None:

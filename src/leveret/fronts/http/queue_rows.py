@@ -25,12 +25,12 @@ class QueueRows:
         fixed = self._fixed.get(queue)
         if fixed is None:
             fixed = self._fixed[queue] = encoded(describe_fixed(queue)).removesuffix("}")
-        progress = queue.progress
-        ready, unacked, delayed = progress.ready, queue.unacked, queue.delayed
+        cursor = queue.cursor
+        ready, unacked, delayed = queue.ready, queue.unacked, queue.delayed
         return (
             f'{fixed},"consumers":{len(queue.consumers)},"messages":{ready + unacked + delayed},'
             f'"messages_ready":{ready},"messages_unacknowledged":{unacked},"delayed":{delayed},'
-            f'"returned":{len(progress.counts)},"low":{progress.low},"span":{progress.span},"queries":[]}}'
+            f'"returned":{len(cursor.returns)},"low":{cursor.settled.low},"span":{cursor.settled.span},"queries":[]}}'
         )
 
 

@@ -114,15 +114,15 @@ def _describe_any(queue: Queue) -> dict[str, object]:
         "messages_ready": ready,
         "messages_unacknowledged": unacked,
         "delayed": delayed,
-        "returned": len(queue.progress.counts),
-        "low": queue.progress.low,
-        "span": queue.progress.span,
+        "returned": len(queue.cursor.returns),
+        "low": queue.cursor.settled.low,
+        "span": queue.cursor.settled.span,
         "queries": [_describe_query(query) for query in _queries(queue)],
     }
 
 
 def _describe_stream(stream: Stream) -> dict[str, object]:
-    end, first = stream.readable(), stream.progress.ready_from(0)
+    end, first = stream.readable(), stream.cursor.waiting.first_ready()
     is_empty = first is None or first >= end
     groups = [partition.group for partition in stream.partitions]
     return {

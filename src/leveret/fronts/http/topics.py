@@ -147,7 +147,7 @@ def _whole(vhost: VirtualHost, name: str, streams: list[Stream]) -> dict[str, ob
 
 
 def _partition(stream: Stream) -> dict[str, object]:
-    end, first = stream.readable(), stream.progress.ready_from(0)
+    end, first = stream.readable(), stream.cursor.waiting.first_ready()
     return {
         "stream": text(stream.name),
         "first": end if first is None else min(first, end),
