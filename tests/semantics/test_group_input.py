@@ -40,7 +40,7 @@ def groups(broker: Broker) -> list[str]:
 
 
 def cursors(broker: Broker, queue: str = "s") -> list[str]:
-    log, store = broker.server.broker.vhosts["/"].queues[queue].log, broker.server.store
+    log, store = broker.server.broker.vhosts["/"].queues[queue].log, broker.server.broker.store
     return broker.call(lambda: sorted(store.cursors(log.id)))
 
 

@@ -312,7 +312,7 @@ def test_a_deleted_group_stays_away_with_its_cursor_and_its_name_can_be_used_aga
     billing.delete()
     synced(channel)
     restart(broker, clean=clean)
-    log, store = billing.vhost.queues["s"].log, broker.server.store
+    log, store = billing.vhost.queues["s"].log, broker.server.broker.store
     assert broker.call(lambda: list(store.cursors(log.id))) == ["queue"]
     assert offsets(join(open_channel()).quiet()) == [0, 1, 2]
     assert billing.look(lambda group: group.settings.max_span) == 2000
