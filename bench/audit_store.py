@@ -102,7 +102,7 @@ def _work(cursor: Cursor, taken: list[Range], clock: _Clock, random: Random, exp
         clock.now_us += random.randrange(20, 400)
         fate = random.random()
         count = sum(stop - start for start, stop in some)
-        if fate < 0.01 and cursor.delivery_count(some[0][0]) == 0:
+        if fate < 0.01 and cursor.returns.count(some[0][0]) == 0:
             cursor.give_back(some, who=b"")
             expected.returned += count
         elif fate < 0.02:

@@ -288,7 +288,7 @@ def open_and_report(directory: str) -> None:
         json.dumps(
             {
                 "seconds": seconds,
-                "messages": log.cursors["queue"].progress.ready,
+                "messages": store.cursors(log.id)["queue"].progress.ready,
                 "rss_anon_mb": int(status["RssAnon"].split()[0]) / 1024,
             }
         )
@@ -327,7 +327,7 @@ def backlog(store: Store, count: int) -> Log:
 
 def settle_random(chance: random.Random, count: int = 500_000) -> float:
     with temporary_store() as (store, _):
-        cursor = backlog(store, count).cursors["queue"]
+        cursor = store.cursors(backlog(store, count).id)["queue"]
         while cursor.take(count):
             store.sync()
         offsets = list(range(count))
@@ -345,7 +345,7 @@ def settle_random(chance: random.Random, count: int = 500_000) -> float:
 
 def settle_in_order(count: int = 500_000) -> float:
     with temporary_store() as (store, _):
-        cursor = backlog(store, count).cursors["queue"]
+        cursor = store.cursors(backlog(store, count).id)["queue"]
 
         def run() -> None:
             for number in range(count // 100):

@@ -59,7 +59,10 @@ HTTP_SEES = (
 """Modules and packages of `leveret.broker` that the HTTP API may import: it reads through views only, and
 changes things through operations. `streams.positions` is what a seek is asked with."""
 
-KNOTS = (("leveret.broker.",), ("leveret.storage.cursor", "leveret.storage.log"))
+ABOVE_THE_CURSOR = {"broker"} | {layer for layer, allowed in LAYERS.items() if "broker" in allowed}
+"""Layers to which the cursor is the seam of the store."""
+
+KNOTS = (("leveret.broker.",),)
 """Prefixes of modules among which imports still go around. No other modules may import each other."""
 
 CODE_IN_DATA = {"pickle", "marshal", "shelve", "cloudpickle", "dill", "multiprocessing"}
@@ -183,6 +186,22 @@ def code_in_data(source: Source) -> list[str]:
     ]
 
 
+def behind_the_cursor(source: Source) -> list[str]:
+    """The cursor is the seam of the store: its progress and the lock are for the store alone."""
+    if source.package not in ABOVE_THE_CURSOR:
+        return []
+    found = []
+    for node in ast.walk(source.tree):
+        if not isinstance(node, ast.Attribute):
+            continue
+        owner = node.value.attr if isinstance(node.value, ast.Attribute) else getattr(node.value, "id", "")
+        if node.attr == "progress":
+            found.append(f"{source.path}:{node.lineno}: ask the cursor, not its progress")
+        if node.attr == "lock" and owner in {"store", "_store"}:
+            found.append(f"{source.path}:{node.lineno}: the lock is the store's")
+    return found
+
+
 def too_large(source: Source) -> list[str]:
     lines = len(source.text.splitlines())
     found = [f"{source.path}: {lines} lines"] if lines > MAX_FILE_LINES else []
@@ -274,6 +293,10 @@ def test_nothing_that_is_read_can_run_code():
     assert violations(code_in_data) == []
 
 
+def test_nobody_looks_behind_the_cursor_of_a_store():
+    assert violations(behind_the_cursor) == []
+
+
 def test_no_file_and_no_function_is_too_large_to_read():
     assert violations(too_large) == []
 
@@ -317,6 +340,8 @@ def test_no_module_has_a_name_that_says_nothing():
         (arrow_outside_its_file, "storage/log.py", "import pyarrow as pa"),
         (code_in_data, "spark/reader.py", "def late():\n    from pickle import loads"),
         (code_in_data, "server/turns.py", "import multiprocessing.shared_memory"),
+        (behind_the_cursor, "broker/queue.py", "def ready(self):\n    return self.cursor.progress.ready"),
+        (behind_the_cursor, "fronts/flight/reading.py", "with broker.store.lock:\n    pass"),
         (too_large, "storage/log.py", "x = 1\n" * 601),
         (too_large, "storage/log.py", "def long():\n" + "    x = 1\n" * 70),
         (vaguely_named, "storage/utils.py", ""),
@@ -350,6 +375,9 @@ def test_the_checker_catches(rule, path, text):
         (io_outside_the_seam, "storage/log.py", "import threading\nfiles.open('x')"),
         (io_outside_the_seam, "server/listener.py", "import asyncio, socket"),
         (arrow_outside_its_file, "storage/arrow.py", "import pyarrow as pa"),
+        (behind_the_cursor, "storage/store.py", "with self.store.lock:\n    cursor.progress.take(1)"),
+        (behind_the_cursor, "client/redrive.py", "return move.progress"),
+        (behind_the_cursor, "server/http.py", "with self.lock:\n    pass"),
         (too_large, "storage/log.py", "x = 1\n" * 600),
         (too_large, "storage/log.py", "def long():\n" + "    x = 1\n" * 69),
         (vaguely_named, "storage/database.py", ""),

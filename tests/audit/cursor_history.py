@@ -137,7 +137,7 @@ class CursorHistory:
         self.store: Store = make_store(self.disk, self.clock, options=SMALL)
         self.log: Log = self.store.log(self.log.id)
         for name, reader in self.readers.items():
-            reader.cursor = self.log.cursors[name]
+            reader.cursor = self.store.cursors(self.log.id)[name]
             for fate in reader.fates.values():
                 if fate.state == "in flight" and not fate.leased:
                     fate.returned()

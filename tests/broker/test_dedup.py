@@ -69,9 +69,9 @@ def restored(disk: SimulatedDisk) -> tuple[Store, Dedup]:
     return store, dedup.restore(store, queue_log, log, window=WINDOW)
 
 
-def records(memory: Dedup) -> list[Kind]:
+def records(memory: Dedup, store: Store) -> list[Kind]:
     log = log_of(memory)
-    (cursor,) = log.cursors.values()
+    (cursor,) = store.cursors(log.id).values()
     return [Kind(record.body[0]) for record in log.read(list(cursor.progress.ready_ranges()))]
 
 
@@ -84,7 +84,7 @@ def test_one_turn_is_one_record_and_duplicates_are_none(memory: Dedup, store: St
     keep(memory, store, message(1), message(2), message(1, "q"))
     keep(memory, store, message(1), message(2))
     keep(memory, store, message(5, flags=0))
-    assert records(memory) == [Kind.KNOWN]
+    assert records(memory, store) == [Kind.KNOWN]
 
 
 def test_what_was_not_committed_is_not_known(memory: Dedup) -> None:
@@ -152,7 +152,7 @@ def test_old_records_are_replaced_by_one_with_everything(
     memory: Dedup, store: Store, disk: SimulatedDisk
 ) -> None:
     fill(memory, store, 10_000)
-    kinds = records(memory)
+    kinds = records(memory, store)
     assert kinds.count(Kind.ALL) <= 2
     assert len(kinds) < 3_000
     for _ in range(2):
@@ -183,9 +183,9 @@ def test_a_whole_record_that_can_not_be_written_is_tried_again(
     with monkeypatch.context() as patch:
         patch.setattr(memory, "_store", Full())
         keep(memory, store, message(3))
-    assert records(memory) == [Kind.KNOWN]
+    assert records(memory, store) == [Kind.KNOWN]
     keep(memory, store, message(4))
-    assert records(memory) == [Kind.KNOWN, Kind.KNOWN, Kind.ALL]
+    assert records(memory, store) == [Kind.KNOWN, Kind.KNOWN, Kind.ALL]
     assert memory.knows(message(3))
 
 
@@ -194,7 +194,7 @@ def test_a_damaged_whole_record_costs_nothing(
 ) -> None:
     monkeypatch.setattr(dedup, "WHOLE_AFTER_BYTES", 500)
     fill(memory, store, 40)
-    while records(memory)[-1] is not Kind.ALL:
+    while records(memory, store)[-1] is not Kind.ALL:
         fill(memory, store, 1, first=log_of(memory).next)
     last = log_of(memory).next - 1
     store.sync()

@@ -23,7 +23,7 @@ def member(leveret, http):  # noqa: F811
 
 
 def progress(api):
-    return group_of(api.broker, "orders", "billing").partitions["orders-0"].progress
+    return group_of(api.broker, "orders", "billing").partitions["orders-0"].cursor.progress
 
 
 def partition(leveret, *words):  # noqa: F811

@@ -171,7 +171,7 @@ async def test_a_batch_of_a_group_is_settled_one_by_one(leveret_broker: Broker) 
         await sizes.reach(2)
         await group.until(lambda found: found.lag == 1, "all but one are settled")
     assert sizes == [10, 10]
-    assert group.partition(lambda each: each.progress.reasons) == {7: b"ValueError('seven')"}
+    assert group.partition(lambda each: each.cursor.progress.reasons) == {7: b"ValueError('seven')"}
 
 
 @on_a_loop

@@ -44,7 +44,7 @@ LEVELS_S = [10, 30, 60, 120]
 
 
 def reasons(group: Watched) -> dict[int, bytes]:
-    return group.partition(lambda each: dict(each.progress.reasons))
+    return group.partition(lambda each: dict(each.cursor.progress.reasons))
 
 
 async def come_again(clock: VirtualClock, group: Watched, calls: Notes, delays_s: list[float]) -> None:

@@ -268,7 +268,7 @@ async def test_a_thread_that_does_not_end_by_its_deadline_is_waited_for_before_t
     async with app:
         await put(app.publisher, TWENTY[:1])
         await group.until_back()
-        assert b"did not finish in 2 s" in group.partition(lambda each: each.progress.reasons[0])
+        assert b"did not finish in 2 s" in group.partition(lambda each: each.cursor.progress.reasons[0])
         await pass_time(leveret_clock, 1)
         await group.until(lambda found: found.in_flight == 1, "it is delivered again")
         assert calls == [("begins", 1)]
@@ -329,7 +329,7 @@ async def test_at_the_end_what_waits_in_its_lane_is_given_back_untouched(leveret
         go.set()
         await stopping
     assert calls == [(0, 1)]
-    assert group.partition(lambda each: each.progress.counts) == {0: 1}  # of the lost connection
+    assert group.partition(lambda each: each.cursor.progress.counts) == {0: 1}  # of the lost connection
 
 
 # lanes by themselves

@@ -66,7 +66,7 @@ class Ledger:
         for damage in store.damage:  # a kill may fall into the write of a round, which then was not released
             assert "a round that is not intact: it was never released" in damage.what
         for log in store.logs.values():
-            settled = log.cursors[READER].progress.settled
+            settled = store.cursors(log.id)[READER].progress.settled
             records = log.read([(0, log.next)])
             bodies = {record.offset: record.body.decode() for record in records}
             assert list(bodies) == sorted(bodies)

@@ -48,7 +48,7 @@ class Writer:
         self.store = open_store(directory)
         logs = list(self.store.logs.values())
         self.log = logs[0] if logs else self.store.create_log()
-        if READER not in self.log.cursors:
+        if READER not in self.store.cursors(self.log.id):
             self.store.create_cursor(self.log, READER)
         self.say(["open"])
 
@@ -72,7 +72,7 @@ class Writer:
         self.waiting.append((self.store.ticket, lines))
 
     def settle(self) -> None:
-        cursor = self.log.cursors[READER]
+        cursor = self.store.cursors(self.log.id)[READER]
         for start, stop in cursor.take(self.random.randrange(20), who=b"consumer"):
             kept = start if self.random.random() < 0.2 else stop
             if start < kept:

@@ -184,14 +184,14 @@ class Account:
             self._explain(removed, added)
 
     def content(self, queue: Queue) -> Content:
-        progress = queue.progress
+        progress = queue.cursor.progress
         delays = dict(progress.delays())
         waiting = [*progress.ready_ranges(), *progress.delayed.ranges()]
         found: Content = {}
         for in_flight, ranges in ((False, waiting), (True, list(progress.in_flight.ranges()))):
             for start, stop in ranges:
                 for offset in range(start, stop):
-                    state = State(in_flight, queue.cursor.delivery_count(offset), delays.get(offset, 0))
+                    state = State(in_flight, queue.cursor.returns.count(offset), delays.get(offset, 0))
                     found[offset] = (self._record(queue, offset), state)
         return found
 

@@ -286,7 +286,9 @@ class BrokerHistory:
                     held.setdefault(run.holder.source, set()).update(range(*run.offsets))
         for queue in self.broker.vhosts["/"].queues.values():
             in_flight = {
-                offset for start, stop in queue.progress.in_flight.ranges() for offset in range(start, stop)
+                offset
+                for start, stop in queue.cursor.progress.in_flight.ranges()
+                for offset in range(start, stop)
             }
             assert in_flight == held.get(queue, set()), (
                 f"{queue}: in flight {in_flight}, held {held.get(queue)}"

@@ -312,6 +312,6 @@ class BulkHistory(BrokerLife):
     def _visible(self, name: str) -> list[bytes]:
         """What is ready, or with a consumer that will not be heard of again."""
         queue = self.queue(name)
-        progress = queue.progress
+        progress = queue.cursor.progress
         ranges = [*progress.ready_ranges()]
         return [record.body for record in queue.log.read(sorted(ranges))]

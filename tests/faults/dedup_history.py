@@ -124,7 +124,7 @@ class DedupHistory(BrokerLife):
         self.turn()
         queue = self.queue
         held: dict[Name, int] = {}
-        for record in queue.log.read(list(queue.progress.ready_ranges())):
+        for record in queue.log.read(list(queue.cursor.progress.ready_ranges())):
             name = _name(record.body)
             assert name not in held, f"stored twice: {name}"
             held[name] = record.offset

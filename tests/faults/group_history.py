@@ -154,7 +154,7 @@ class GroupHistory:
         """What is in flight is held by somebody, and nobody holds anything else."""
         for name, partition in self.walk.bench.partitions.items():
             held = sorted(offset for run in partition.held() for offset in range(*run.offsets))
-            assert offsets_in(partition.progress.in_flight.ranges()) == held, f"in flight in {name}"
+            assert offsets_in(partition.cursor.progress.in_flight.ranges()) == held, f"in flight in {name}"
 
     # watching
 
@@ -186,7 +186,7 @@ class GroupHistory:
             streams={
                 (name, record.offset): record.body
                 for name, stream in bench.streams.items()
-                for record in stream.log.read(list(stream.progress.ready_ranges()))
+                for record in stream.log.read(list(stream.cursor.progress.ready_ranges()))
             },
             letters=Counter(self.walk.letters()),
         )
@@ -218,7 +218,8 @@ class GroupHistory:
         group = bench.group
         for name, stream in bench.streams.items():
             expected = {"queue"} if name not in bench.partitions else {"queue", f"group-{group.number}"}
-            assert set(stream.log.cursors) == expected, f"{name} has the cursors {set(stream.log.cursors)}"
+            found = set(bench.broker.store.cursors(stream.log.id))
+            assert found == expected, f"{name} has the cursors {found}"
         if group is not None:
             assert (group.subject, group.name) == (TOPIC, GROUP)
             assert list(group.partitions) == [each.name for each in streams_of(group.vhost, TOPIC)]
@@ -276,7 +277,7 @@ class GroupHistory:
 
 def _cells(partition: Partition) -> Iterator[tuple[int, Cell]]:
     """What is unsettled, as it is after a crash: what was in flight is there again, and that counts."""
-    progress = partition.progress
+    progress = partition.cursor.progress
     due_us = dict(progress.delays())
     in_flight = set(offsets_in(progress.in_flight.ranges()))
     for offset in unsettled_in(partition):

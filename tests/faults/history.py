@@ -171,7 +171,9 @@ class History:
 
     def take(self, store: Store) -> None:
         for log in self.pick(store):
-            for start, stop in log.cursors[CURSOR].take(self.random.randrange(1, 20), who=b"consumer"):
+            for start, stop in store.cursors(log.id)[CURSOR].take(
+                self.random.randrange(1, 20), who=b"consumer"
+            ):
                 for offset in range(start, stop):
                     sent = self.accounts[log.id].messages[offset]
                     assert not sent.settled, f"{offset} was settled and is delivered again"
@@ -180,18 +182,20 @@ class History:
 
     def settle(self, store: Store) -> None:
         for log in self.pick(store):
-            offsets = self.some(log.cursors[CURSOR])
+            offsets = self.some(store.cursors(log.id)[CURSOR])
             if offsets:
-                ticket = log.cursors[CURSOR].settle([(o, o + 1) for o in offsets])
+                ticket = store.cursors(log.id)[CURSOR].settle([(o, o + 1) for o in offsets])
                 for offset in offsets:
                     self.accounts[log.id].messages[offset].settled = ticket
 
     def give_back(self, store: Store) -> None:
         for log in self.pick(store):
-            offsets = self.some(log.cursors[CURSOR])
+            offsets = self.some(store.cursors(log.id)[CURSOR])
             if offsets:
                 due = self.random.choice([0, self.clock_us + self.random.randrange(1, 3000)])
-                ticket = log.cursors[CURSOR].give_back([(o, o + 1) for o in offsets], not_before_us=due)
+                ticket = store.cursors(log.id)[CURSOR].give_back(
+                    [(o, o + 1) for o in offsets], not_before_us=due
+                )
                 for offset in offsets:
                     sent = self.accounts[log.id].messages[offset]
                     sent.returns.append(ticket)
@@ -206,12 +210,12 @@ class History:
             messages = self.messages(persistent=True)
             transaction.append(log, messages)
             appended.append((log, messages))
-        settled = [(log, self.some(log.cursors[CURSOR])) for log in self.pick(store)]
+        settled = [(log, self.some(store.cursors(log.id)[CURSOR])) for log in self.pick(store)]
         for log, offsets in settled:
             ranges = [(o, o + 1) for o in offsets]
-            transaction.settle(log.cursors[CURSOR], ranges, Outcome.DEAD_LETTERED)
+            transaction.settle(store.cursors(log.id)[CURSOR], ranges, Outcome.DEAD_LETTERED)
         for log in self.pick(store):
-            cursor = log.cursors[CURSOR]
+            cursor = store.cursors(log.id)[CURSOR]
             waiting = self.sample(cursor.progress.ready_ranges())
             transaction.drop(cursor, [(o, o + 1) for o in waiting], Outcome.EXPIRED)
             settled.append((log, waiting))
@@ -226,7 +230,7 @@ class History:
 
     def purge(self, store: Store) -> None:
         for log in self.pick(store):
-            cursor = log.cursors[CURSOR]
+            cursor = store.cursors(log.id)[CURSOR]
             ready = list(cursor.progress.ready_ranges())
             if ready:
                 ticket = cursor.drop(ready, Outcome.PURGED)
@@ -254,7 +258,7 @@ class History:
     # what there is to choose from
 
     def pick(self, store: Store) -> Iterator[Log]:
-        logs = [log for log in store.logs.values() if CURSOR in log.cursors]
+        logs = [log for log in store.logs.values() if CURSOR in store.cursors(log.id)]
         if logs:
             yield self.random.choice(logs)
 
@@ -295,11 +299,11 @@ class History:
                 assert log is None or account.deleted > self.released, f"log {account.id} is back"
             elif log is None:
                 assert account.created > self.released, f"log {account.id} is lost"
-            if log is not None and CURSOR in log.cursors:
+            if log is not None and CURSOR in self.store.cursors(log.id):
                 self.check_log(log, account, there)
 
     def check_log(self, log: Log, account: Account, there: dict[int, bool]) -> None:
-        cursor = log.cursors[CURSOR]
+        cursor = self.store.cursors(log.id)[CURSOR]
         assert log.next >= account.issued, f"log {log.id} would issue {log.next} again"
         records = {r.offset: r for r in log.read([(0, log.next)])} if log.next else {}
         for offset, record in records.items():
@@ -320,9 +324,9 @@ class History:
 
     def check_unsettled(self, cursor: Cursor, offset: int, sent: Sent) -> None:
         if sent.delivered:
-            assert cursor.is_redelivered(offset), f"{offset} was delivered and does not say so"
+            assert cursor.returns.is_redelivered(offset), f"{offset} was delivered and does not say so"
         counted = sum(1 for ticket in sent.returns if ticket <= self.released)
-        assert cursor.delivery_count(offset) >= counted, f"{offset} has lost count"
+        assert cursor.returns.count(offset) >= counted, f"{offset} has lost count"
         if sent.returns and sent.returns[-1] <= self.released and sent.not_before_us > self.clock_us + 100:
             assert offset in cursor.progress.delayed, f"{offset} has lost its delay"
 
@@ -342,13 +346,13 @@ class History:
         self.released = self.store.safe_ticket
         for account in list(self.accounts.values()):
             log = self.store.logs.get(account.id)
-            if log is None or CURSOR not in log.cursors:
+            if log is None or CURSOR not in self.store.cursors(log.id):
                 del self.accounts[account.id]
                 continue
             account.deleted = 0
             account.created = 0
             account.issued = max(account.issued, log.next)
-            cursor = log.cursors[CURSOR]
+            cursor = self.store.cursors(log.id)[CURSOR]
             delays = dict(cursor.progress.delays())
             for offset, sent in list(account.messages.items()):
                 if offset in cursor.progress.settled:
@@ -358,7 +362,7 @@ class History:
                     sent.settled = 0
                 sent.ticket = 0
                 sent.group = sent.settled_by = 0
-                count = cursor.delivery_count(offset)
+                count = cursor.returns.count(offset)
                 sent.returns = [0] * count
                 sent.not_before_us = delays.get(offset, 0)
                 sent.persistent = sent.persistent or not sent.settled

@@ -51,14 +51,14 @@ def look(store: Store) -> View:
     for log in store.logs.values():
         view.next[log.id] = log.next
         view.records[log.id] = {r.offset: r for r in log.read([(0, log.next)])} if log.next else {}
-        for cursor in log.cursors.values():
+        for cursor in store.cursors(log.id).values():
             delays = dict(cursor.progress.delays())
             unsettled = {o for start, stop in cursor.progress.ready_ranges() for o in range(start, stop)}
             unsettled |= delays.keys()
             view.cursors[cursor.journal.id] = {
-                offset: (cursor.delivery_count(offset), delays.get(offset, 0)) for offset in unsettled
+                offset: (cursor.returns.count(offset), delays.get(offset, 0)) for offset in unsettled
             }
-            view.redelivered[cursor.journal.id] = set(filter(cursor.is_redelivered, unsettled))
+            view.redelivered[cursor.journal.id] = set(filter(cursor.returns.is_redelivered, unsettled))
             assert not cursor.progress.in_flight
     view.damage = list(store.damage)
     return view
@@ -135,9 +135,9 @@ class SampleStore:
             self.work(store, log)
             store.sync()
         transaction = store.transaction()
-        taken = plain.cursors["reader"].take(2)
+        taken = store.cursors(plain.id)["reader"].take(2)
         transaction.append(fresh, [self.message()])
-        transaction.settle(plain.cursors["reader"], taken, Outcome.DEAD_LETTERED)
+        transaction.settle(store.cursors(plain.id)["reader"], taken, Outcome.DEAD_LETTERED)
         transaction.commit()
         ((start, _),) = transaction.offsets
         self.sent[fresh.id][start] = transaction.appends[0][1][0].body
@@ -168,7 +168,7 @@ class SampleStore:
 
     def work(self, store: Store, log: Log) -> None:
         """Takes some; settles, returns and delays some of it, and leaves the rest in flight."""
-        for cursor in log.cursors.values():
+        for cursor in store.cursors(log.id).values():
             cursor.take(6, who=b"consumer")
             store.sync()
             for what in ("settle", "settle", "return", "delay"):
@@ -186,7 +186,7 @@ class SampleStore:
         """A full segment of which two messages are left, so that it is rewritten."""
         self.append(store, log, 30)
         store.checkpoint()
-        cursor = log.cursors["reader"]
+        cursor = store.cursors(log.id)["reader"]
         for _ in range(28):
             cursor.settle(cursor.take(1))
             store.sync()

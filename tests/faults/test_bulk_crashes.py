@@ -67,7 +67,7 @@ def finish(history: BulkHistory) -> None:
         history.trigger()
         history.check()
         queue = history.queue("q")
-        if history.committed == before and not queue.progress.in_flight and not queue.ready:
+        if history.committed == before and not queue.cursor.progress.in_flight and not queue.ready:
             break
     assert not history.queue("q").ready
     assert history.confirmed <= history.table.keys() | history.consumed
@@ -87,7 +87,7 @@ def test_what_a_note_names_is_held_again_where_the_journal_has_forgotten_it() ->
     history.write("task", history.rows[0])
     for name in QUEUES:
         queue = history.queue(name)
-        queue.cursor.release(list(queue.progress.leased.ranges()))
+        queue.cursor.release(list(queue.cursor.progress.leased.ranges()))
     history.restart()
     assert [history.queue(name).ready for name in QUEUES] == [2, 0]
     assert history.plan(1) == [b"m0", b"m1", b"m2"]
@@ -107,7 +107,7 @@ def test_what_was_transient_is_in_no_lease_after_a_restart() -> None:
     history.restart()
     assert history.plan(2) == [b"m0"]
     history.ask(actions.Lease("/", "q", QUERY, history.epoch, 2))
-    assert not history.queue("q").progress.in_flight
+    assert not history.queue("q").cursor.progress.in_flight
 
 
 def test_transient_rows_of_a_stage_end_with_the_process_and_count_nowhere() -> None:
@@ -140,7 +140,7 @@ def test_what_waits_is_weighed_when_notes_and_journal_differ(at_first) -> None:
         queue.cursor.lease(5)
     else:
         assert isinstance(history.ask(actions.Lease("/", "q", QUERY, history.epoch, 0, 3)), actions.Leased)
-        queue.cursor.release(list(queue.progress.leased.ranges()))
+        queue.cursor.release(list(queue.cursor.progress.leased.ranges()))
     history.restart()
     queue = history.queue("q")
     assert queue.waiting_bytes == overflow.count_waiting_bytes(queue) == 2 * queue.ready > 0
@@ -200,7 +200,7 @@ def test_a_crash_behind_a_commit_shows_its_rows() -> None:
     history.crash(power_loss=True)
     assert shown(history) == [(2, 0), (2, 0)]
     assert history.ask(actions.Commit("/", WRITER, 0, [])) == actions.Committed(0, True)
-    assert history.queue("q").cursor.delivery_count(0) == 0
+    assert history.queue("q").cursor.returns.count(0) == 0
     history.check()
 
 

@@ -167,7 +167,7 @@ class Script:
 
     def take_and_settle(self, number: int) -> None:
         log = self.log(number)
-        cursor = log.cursors[READER]
+        cursor = self.store.cursors(log.id)[READER]
         cursor.take(11)
         flying = [o for start, stop in cursor.progress.in_flight.ranges() for o in range(start, stop)]
         for offset in flying[:-1]:
@@ -178,7 +178,7 @@ class Script:
     def move(self) -> None:
         """A transaction: a message leaves the first log and enters the second."""
         source, target = self.log(0), self.log(1)
-        cursor = source.cursors[READER]
+        cursor = self.store.cursors(source.id)[READER]
         taken = cursor.take(1) or list(cursor.progress.in_flight.ranges())[:1]
         transaction = self.store.transaction()
         messages = [self.message()]
@@ -228,7 +228,7 @@ class Script:
         bodies = {record.offset: record.body for record in records}
         assert len(bodies) == len(records), "a message is there twice"
         assert log.next > max(account.sent, default=-1), "an offset would be issued twice"
-        progress = log.cursors[READER].progress
+        progress = self.store.cursors(log.id)[READER].progress
         for offset, (body, ticket) in account.sent.items():
             settled = account.settled.get(offset, 1 << 61)
             if ticket <= released and settled > released and offset not in progress.settled:
@@ -342,7 +342,7 @@ def check_poisoned(script: Script) -> None:
 
 
 def changes(store: Store, log: Log) -> list[Callable[[], object]]:
-    cursor = log.cursors[READER]
+    cursor = store.cursors(log.id)[READER]
     transaction = store.transaction()
     transaction.append(log, [Message(b"", b"", b"", b"", PERSISTENT)])
     return [

@@ -138,7 +138,7 @@ class Compared:
 
     def _compare(self, partition: Partition) -> None:
         """The broker has what the model has."""
-        name, progress, now_us = partition.name, partition.progress, self.bench.clock_us
+        name, progress, now_us = partition.name, partition.cursor.progress, self.bench.clock_us
         cells = dict(self.model.of(name))
         assert unsettled_in(partition) == list(cells), f"unsettled in {name}"
         in_flight = sorted(offset for each, offset in self.model.flights if each == name)
@@ -162,7 +162,7 @@ class Compared:
         """The dead ones, as they tell their stories."""
         queue = self.bench.broker.vhosts["/"].queues.get("%DLQ%billing")
         found = []
-        for record in queue.log.read(list(queue.progress.ready_ranges())) if queue is not None else []:
+        for record in queue.log.read(list(queue.cursor.progress.ready_ranges())) if queue is not None else []:
             told = headers_of(record.header)
             place = (str(told["x-stream"]), int(str(told["x-stream-offset"])))
             found.append(Letter(place, int(str(told["x-attempts"])), str(told["x-error"])))
@@ -189,7 +189,7 @@ class Compared:
 
 def unsettled_in(partition: Partition) -> list[int]:
     """The offsets that the broker has not settled."""
-    settled, end = partition.progress.settled, partition.log.next
+    settled, end = partition.cursor.progress.settled, partition.log.next
     return offsets_in(settled.unsettled(0, end)) if end else []
 
 

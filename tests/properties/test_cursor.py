@@ -93,7 +93,7 @@ class Cursors(RuleBasedStateMachine):
         return self.store.log(self.id)
 
     def cursor(self, name: str) -> Cursor:
-        return self.log.cursors[name]
+        return self.store.cursors(self.id)[name]
 
     # rules
 
@@ -230,18 +230,18 @@ class Cursors(RuleBasedStateMachine):
             self.disk = self.disk.restart()
         self.store = make_store(self.disk, self.clock)
         self.leases = {}
-        assert set(self.log.cursors) == set(self.readers)
+        assert set(self.store.cursors(self.id)) == set(self.readers)
         for name, reader in self.readers.items():
             taken = sorted(reader.in_flight - reader.leased)
             reader.give_back(taken)
-            assert all(self.cursor(name).is_redelivered(offset) for offset in taken)
+            assert all(self.cursor(name).returns.is_redelivered(offset) for offset in taken)
 
     @rule(seed=st.integers(0, 99))
     def look_behind_a_power_cut(self, seed: int) -> None:
         """The leases are those of the last safe ticket, and nothing else is in flight."""
         expected = self.leases[max(ticket for ticket in self.leases if ticket <= self.store.safe_ticket)]
         after = make_store(self.disk.copy().crash(Random(seed)), self.clock)
-        cursors = after.log(self.id).cursors if self.id in after.logs else {}
+        cursors = after.cursors(self.id)
         found = {name: cursor.progress for name, cursor in cursors.items()}
         assert {name: offsets(each.leased.ranges()) for name, each in found.items()} == expected
         assert all(each.in_flight == each.leased for each in found.values())
@@ -288,7 +288,7 @@ class Cursors(RuleBasedStateMachine):
             unsettled = reader.unsettled
             ready = set(offsets(progress.ready_ranges()))
             assert ready | set(delayed) == unsettled - reader.in_flight
-            assert {o: cursor.delivery_count(o) for o in reader.counts} == reader.counts
+            assert {o: cursor.returns.count(o) for o in reader.counts} == reader.counts
             assert progress.low <= min(unsettled, default=self.log.next)
             readable = {record.offset for record in self.log.read(singles(sorted(unsettled)))}
             assert readable == unsettled

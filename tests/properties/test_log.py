@@ -81,7 +81,7 @@ class Logs(RuleBasedStateMachine):
 
     @rule(n=st.integers(1, 60), share=st.sampled_from([0.5, 0.95, 1.0]))
     def settle(self, n: int, share: float) -> None:
-        cursor = self.log(QUEUE).cursors[CURSOR]
+        cursor = self.store.cursors(self.models[QUEUE].id)[CURSOR]
         taken = offsets(cursor.take(n))
         done = [offset for offset in taken if self.random.random() < share]
         ticket = cursor.settle(singles(done))
@@ -142,7 +142,7 @@ class Logs(RuleBasedStateMachine):
         assert log.next >= model.next
         there = {record.offset for record in log.read([(0, log.next)])} if log.next else set()
         for offset in model.lose(safe):
-            cursor = log.cursors.get(CURSOR)
+            cursor = self.store.cursors(log.id).get(CURSOR)
             done = offset in cursor.progress.settled if cursor else offset not in there
             assert done or offset in there
             model.settled.pop(offset, None)

@@ -172,7 +172,7 @@ def test_an_ack_after_returns_forgets_the_count(channel: Channel, broker: Broker
     nack(channel, taken(channel))
     channel.ack(taken(channel).tag)
     channel.quiet()
-    assert broker.call(lambda: broker.server.broker.vhosts["/"].queue("q").progress.counts) == {}
+    assert broker.call(lambda: broker.server.broker.vhosts["/"].queue("q").cursor.progress.counts) == {}
 
 
 @QUEUE_TYPES

@@ -47,7 +47,7 @@ def everything(broker: Broker, *queues: str) -> Counter[str]:
         found = []
         for name in queues:
             queue = broker.server.broker.vhosts["/"].queue(name)
-            progress = queue.progress
+            progress = queue.cursor.progress
             ranges = [*progress.ready_ranges(), *progress.delayed.ranges(), *progress.in_flight.ranges()]
             found += [record.body.decode() for record in queue.log.read(sorted(ranges))]
         return found

@@ -53,7 +53,7 @@ def test_more_than_fit_into_one_turn_go_back_in_several(
     member.quiet()
     clock.advance(1)
     billing.broker.wait_until(lambda: not billing.vhost.groups.get("s", "billing").in_flight, "all are back")
-    assert billing.at(lambda each: each.progress.counts) == dict.fromkeys(range(1, 20, 2), 1)
+    assert billing.at(lambda each: each.cursor.progress.counts) == dict.fromkeys(range(1, 20, 2), 1)
 
 
 def test_a_timeout_counts_as_a_return_and_says_so(
@@ -62,9 +62,9 @@ def test_a_timeout_counts_as_a_return_and_says_so(
     member = open_channel()
     one_taken(channel, member, consume_timeout=2000, delays="3s")
     clock.advance(2)
-    assert billing.at(lambda each: each.progress.reasons) == {0: b"no answer within 2000 ms"}
+    assert billing.at(lambda each: each.cursor.progress.reasons) == {0: b"no answer within 2000 ms"}
     assert comes_after(member, clock, 3)
-    assert billing.at(lambda each: each.progress.counts) == {0: 1}
+    assert billing.at(lambda each: each.cursor.progress.counts) == {0: 1}
 
 
 def test_credit_comes_back_with_the_deadline(joined: Joined, clock: VirtualClock) -> None:
@@ -173,7 +173,7 @@ def test_an_ack_of_several_settles_those_that_are_not_late(
     member.ack(3, multiple=True)
     member.quiet()
     assert billing.in_flight() == 1
-    assert billing.at(lambda each: sorted(each.progress.postponed.ranges())) == [(0, 2)]
+    assert billing.at(lambda each: sorted(each.cursor.progress.postponed.ranges())) == [(0, 2)]
 
 
 def test_an_ack_of_several_up_to_a_late_one_settles_those_before(
@@ -249,8 +249,8 @@ def test_what_was_rolled_back_is_late_once(
     member.quiet()
     member.tx_rollback()
     clock.advance(1)
-    assert billing.at(lambda each: dict(each.progress.counts)) == {0: 1, 1: 1, 2: 1}
-    assert billing.at(lambda each: len(each.progress.delayed)) == 3
+    assert billing.at(lambda each: dict(each.cursor.progress.counts)) == {0: 1, 1: 1, 2: 1}
+    assert billing.at(lambda each: len(each.cursor.progress.delayed)) == 3
 
 
 def test_many_late_settlements_are_few_lines_of_the_log(

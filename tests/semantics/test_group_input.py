@@ -40,7 +40,8 @@ def groups(broker: Broker) -> list[str]:
 
 
 def cursors(broker: Broker, queue: str = "s") -> list[str]:
-    return broker.call(lambda: sorted(broker.server.broker.vhosts["/"].queues[queue].log.cursors))
+    log, store = broker.server.broker.vhosts["/"].queues[queue].log, broker.server.broker.store
+    return broker.call(lambda: sorted(store.cursors(log.id)))
 
 
 DELAYS = "a delay is a time like 10s, or milliseconds"

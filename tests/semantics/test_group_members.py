@@ -104,7 +104,7 @@ def test_what_a_lost_member_held_comes_back_once_and_at_once(
     again = other.quiet()
     assert offsets(again) == list(range(held))
     assert {(each.delivery_count, each.redelivered) for each in again} == {(1, True)}
-    assert billing.at(lambda each: each.progress.reasons[0]) == b"its member was lost"
+    assert billing.at(lambda each: each.cursor.progress.reasons[0]) == b"its member was lost"
 
 
 def test_lost_members_count_towards_the_limit(

@@ -108,7 +108,8 @@ def test_a_seek_forgets_delays_attempts_and_errors(
     again = member.deliveries(2)
     assert offsets(again) == [0, 1]
     assert [each.delivery_count for each in again] == [None, None]
-    assert billing.at(lambda each: (each.progress.reasons, list(each.progress.delays()))) == ({}, [])
+    assert billing.at(lambda each: each.cursor.progress.reasons) == {}
+    assert billing.at(lambda each: list(each.cursor.waiting.delays())) == []
     clock.advance(10)
     assert member.quiet() == []
 
@@ -311,7 +312,8 @@ def test_a_deleted_group_stays_away_with_its_cursor_and_its_name_can_be_used_aga
     billing.delete()
     synced(channel)
     restart(broker, clean=clean)
-    assert broker.call(lambda: list(billing.vhost.queues["s"].log.cursors)) == ["queue"]
+    log, store = billing.vhost.queues["s"].log, broker.server.broker.store
+    assert broker.call(lambda: list(store.cursors(log.id))) == ["queue"]
     assert offsets(join(open_channel()).quiet()) == [0, 1, 2]
     assert billing.look(lambda group: group.settings.max_span) == 2000
 

@@ -112,7 +112,7 @@ def test_the_delay_survives_a_restart(
     clock.advance(4)
     broker.crash()
     broker.start()
-    assert billing.at(lambda each: each.progress.reasons) == {0: b"no such customer"}
+    assert billing.at(lambda each: each.cursor.progress.reasons) == {0: b"no such customer"}
     assert billing.watermark() >= 2
     member = join(open_channel())
     assert member.quiet() == []
@@ -166,7 +166,7 @@ def test_a_member_can_choose_the_delay_and_say_what_went_wrong(
     one_taken(channel, member)
     send_back(member, 1, 700, **{"x-error": "the printer is on fire"})
     member.quiet()
-    assert billing.at(lambda each: each.progress.reasons) == {0: b"the printer is on fire"}
+    assert billing.at(lambda each: each.cursor.progress.reasons) == {0: b"the printer is on fire"}
     assert billing.watermark() == 1
     assert comes_after(member, clock, 0.7)
 

@@ -157,9 +157,9 @@ def test_progress_is_the_lowest_unsettled_offset_and_the_holes_are_kept(
         member.ack(got[number].tag)
     member.quiet()
     assert (billing.watermark(), billing.lag(), billing.in_flight()) == (2, 4, 4)
-    settled = billing.at(lambda partition: list(partition.progress.settled.settled_above.ranges()))
+    settled = billing.at(lambda partition: list(partition.cursor.progress.settled.settled_above.ranges()))
     assert settled == [(4, 6), (7, 8), (9, 10)]
-    assert billing.at(lambda partition: partition.progress.highest) == 9
+    assert billing.at(lambda partition: partition.cursor.progress.highest) == 9
 
 
 @pytest.mark.parametrize("clean", [True, False])
@@ -316,7 +316,7 @@ def test_what_was_sent_back_is_left_out_of_span_and_progress(
     member.deliveries(3)
     member.nack(1)
     assert offsets(member.quiet()) == [3]
-    assert (billing.watermark(), billing.at(lambda each: each.progress.low)) == (1, 0)
+    assert (billing.watermark(), billing.at(lambda each: each.cursor.progress.low)) == (1, 0)
     clock.advance(10)
     assert received(member, 1) == [0]
     assert billing.watermark() == 1

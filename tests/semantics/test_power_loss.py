@@ -138,7 +138,7 @@ class History:
         found = []
         for name in QUEUES:
             queue = self.broker.server.broker.vhosts["/"].queue(name)
-            progress = queue.progress
+            progress = queue.cursor.progress
             ranges = [*progress.ready_ranges(), *progress.delayed.ranges(), *progress.in_flight.ranges()]
             found += [record.body.decode() for record in queue.log.read(sorted(ranges))]
         return found

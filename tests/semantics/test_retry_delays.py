@@ -418,7 +418,7 @@ def test_pending_delays_are_not_scanned(broker: Broker, channel: Channel, clock:
             clock.advance(0.001)
 
     assert broker.call(lambda: len(broker.server.broker.timers)) == before + 1
-    progress = broker.call(lambda: broker.server.broker.vhosts["/"].queue("q").progress)
+    progress = broker.call(lambda: broker.server.broker.vhosts["/"].queue("q").cursor.progress)
 
     class Counted(list):  # type: ignore[type-arg]
         def __iter__(self) -> object:

@@ -162,7 +162,7 @@ class Run:
 
         def look() -> tuple[list[int], int, int]:
             queue = self.broker.server.broker.vhosts["/"].queue(self.queue)
-            ready = queue.log.read(list(queue.progress.ready_ranges()))
+            ready = queue.log.read(list(queue.cursor.progress.ready_ranges()))
             return [int(record.body) for record in ready], queue.delayed, queue.unacked
 
         held = sum(map(len, self.model.held))

@@ -96,7 +96,7 @@ def texts(broker: Broker, name: str) -> list[str]:
 
     def read() -> list[str]:
         queue = found(broker, name)
-        return [each.body.decode() for each in queue.log.read(list(queue.progress.ready_ranges()))]
+        return [each.body.decode() for each in queue.log.read(list(queue.cursor.progress.ready_ranges()))]
 
     return broker.call(read)
 

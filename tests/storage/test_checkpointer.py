@@ -91,7 +91,7 @@ class TestOrder:
         assert cursor.journal.first > 0
         names = disk.names(cursor.journal.spec.directory)
         assert sum(name.startswith("snapshot.") for name in names) <= 3
-        assert [*killed(disk).log(1).cursors["reader"].progress.ready_ranges()] == singles(range(3, 200, 4))
+        assert [*killed(disk).cursors(1)["reader"].progress.ready_ranges()] == singles(range(3, 200, 4))
 
     def test_segments_of_an_audited_journal_stay_for_the_window_and_then_go(self, disk, clock):
         store = make_store(disk, clock, options=Options(segment_bytes=300, snapshot_bytes=200))
@@ -109,7 +109,7 @@ class TestOrder:
         clock.now_us += 1
         store.checkpoint()
         assert cursor.journal.first > 0
-        assert killed(disk, clock).log(log.id).cursors["reader"].progress.low >= 200
+        assert killed(disk, clock).cursors(log.id)["reader"].progress.low >= 200
 
 
 class TestFailures:
@@ -213,7 +213,7 @@ def test_a_change_that_a_checkpoint_finds_half_done_is_not_counted_twice(disk, c
     monkeypatch.setattr(store, "record", late)
     cursor.give_back([(0, 1)])
     store.sync()
-    assert killed(disk, clock).log(1).cursors["reader"].delivery_count(0) == 1
+    assert killed(disk, clock).cursors(1)["reader"].returns.count(0) == 1
 
 
 def test_messages_of_every_size_survive(store, log, disk):

@@ -18,7 +18,7 @@ def entries(cursor) -> list[Entry]:
 
 
 def reader(store, id_: int = 1):
-    return store.log(id_).cursors["reader"]
+    return store.cursors(id_)["reader"]
 
 
 @pytest.fixture(params=["closed", "killed", "killed after a checkpoint"])
@@ -109,7 +109,7 @@ class TestJournal:
             (Kind.SYNCED, [(3, 4)], 1, b""),
         ]
         store.sync()
-        again = make_store(disk.crash(Random(1))).log(1).cursors["reader"]
+        again = make_store(disk.crash(Random(1))).cursors(1)["reader"]
         assert again.progress.low == 0
 
     def test_its_entries_can_be_read_by_their_numbers(self, store, log, cursor):
@@ -213,7 +213,7 @@ class TestTheMark:
         store.sync()
         assert cursor.take(10) == [(0, 10)]  # of which no sync tells
         reopened = reader(killed(disk))
-        assert all(reopened.is_redelivered(offset) for offset in range(10))
+        assert all(reopened.returns.is_redelivered(offset) for offset in range(10))
         assert reopened.take(99) == [(0, 20)]
 
     def test_after_a_clean_stop_only_what_was_delivered_is_redelivered(self, store, log, cursor, disk):
@@ -221,8 +221,8 @@ class TestTheMark:
         cursor.take(10)
         store.close()
         reopened = reader(make_store(disk))
-        assert [offset for offset in range(20) if reopened.is_redelivered(offset)] == list(range(10))
-        assert [reopened.delivery_count(offset) for offset in (0, 10)] == [1, 0]
+        assert [offset for offset in range(20) if reopened.returns.is_redelivered(offset)] == list(range(10))
+        assert [reopened.returns.count(offset) for offset in (0, 10)] == [1, 0]
 
     def test_a_mark_below_everything_that_is_ready_moves_with_the_next_sync(self, store, log, cursor):
         store.append(log, messages(MARK_AHEAD))
@@ -254,7 +254,7 @@ class TestLeases:
         reopened = reader(restart())
         assert list(reopened.progress.leased.ranges()) == [(2, 5), (7, 8)]
         assert reopened.progress.in_flight == reopened.progress.leased
-        assert [reopened.delivery_count(offset) for offset in range(9)] == [1, 1] + [0] * 7
+        assert [reopened.returns.count(offset) for offset in range(9)] == [1, 1] + [0] * 7
         assert reopened.take(9) == [(0, 2), (5, 7), (8, 9)]
 
     def test_they_stay_in_flight_however_often_the_store_is_opened(self, store, log, cursor, disk, clock):
@@ -280,7 +280,7 @@ class TestLeases:
         cursor.give_back([(3, 4)], not_before_us=clock.now_us + 500)
         reopened = reader(restart())
         assert list(reopened.progress.leased.ranges()) == [(4, 5)]
-        assert [reopened.delivery_count(offset) for offset in range(6)] == [0, 0, 1, 1, 0, 0]
+        assert [reopened.returns.count(offset) for offset in range(6)] == [0, 0, 1, 1, 0, 0]
         assert reopened.take(9) == [(1, 3), (5, 6)]
         clock.now_us += 500
         assert reopened.take(9) == [(3, 4)]
@@ -341,7 +341,7 @@ class TestLeases:
         reopened = reader(make_store(disk.crash(Random(2))))
         assert not reopened.progress.leased
         assert reopened.progress.ready == MANY
-        assert not reopened.is_redelivered(MANY - 1)
+        assert not reopened.returns.is_redelivered(MANY - 1)
 
     def test_snapshots_know_them(self, store, log, cursor, restart):
         store.append(log, messages(40))
@@ -384,7 +384,7 @@ class TestStart:
         cursor = store.create_cursor(half_gone, "late", start=start)
         store.sync()
         assert list(cursor.progress.ready_ranges()) == ([(expected[0], 12)] if expected else [])
-        reopened = killed(disk).log(1).cursors["late"]
+        reopened = killed(disk).cursors(1)["late"]
         assert offsets(reopened.take(99)) == list(expected)
 
     @pytest.mark.parametrize("start", [-1, 13, 1 << 63])
@@ -394,7 +394,7 @@ class TestStart:
             store.create_cursor(half_gone, "late", start=start)
         assert caught.value.hint
         assert store.ticket == before
-        assert "late" not in half_gone.cursors
+        assert "late" not in store.cursors(half_gone.id)
 
     def test_two_cursors_do_not_know_of_each_other(self, store, log, cursor):
         store.append(log, messages(4))
@@ -414,19 +414,19 @@ class TestStart:
             store.create_cursor(log, name)
         assert caught.value.hint
         assert store.ticket == before
-        assert not log.cursors
+        assert not store.cursors(log.id)
 
     @pytest.mark.parametrize("name", ["x" * 200, "é" * 100, "a b", "spark: sales", "…"])
     def test_other_names_are_fine(self, store, log, disk, name):
         store.create_cursor(log, name)
         store.checkpoint()
-        assert set(killed(disk).log(1).cursors) == {name}
+        assert set(killed(disk).cursors(1)) == {name}
 
     def test_a_name_that_is_taken_is_refused(self, store, log, cursor):
         with pytest.raises(BadName) as caught:
             store.create_cursor(log, "reader")
         assert caught.value.hint
-        assert log.cursors["reader"] is cursor
+        assert store.cursors(log.id)["reader"] is cursor
 
     def test_negative_priorities_are_refused(self, store, log):
         with pytest.raises(BadRequest):
@@ -440,7 +440,7 @@ class TestRestarts:
         cursor.give_back([(1, 3)], not_before_us=clock.now_us + 500)
         cursor.give_back([(3, 4)])
         reopened = reader(restart())
-        assert [reopened.delivery_count(offset) for offset in range(5)] == [1, 1, 1, 1, 1]
+        assert [reopened.returns.count(offset) for offset in range(5)] == [1, 1, 1, 1, 1]
         assert reopened.take(9) == [(0, 1), (3, 5)]
         clock.now_us += 500
         assert reopened.take(9) == [(1, 3)]
@@ -452,8 +452,8 @@ class TestRestarts:
         cursor.begin([(1, 2)])
         cursor.settle([(3, 4)])
         reopened = reader(restart())
-        assert [reopened.delivery_count(offset) for offset in (0, 1, 2, 4)] == [0, 1, 0, 1]
-        assert all(map(reopened.is_redelivered, (0, 1, 2, 4)))
+        assert [reopened.returns.count(offset) for offset in (0, 1, 2, 4)] == [0, 1, 0, 1]
+        assert all(map(reopened.returns.is_redelivered, (0, 1, 2, 4)))
         assert not reopened.progress.unbegun
 
     def test_settlements_survive(self, store, log, cursor, restart):

@@ -227,7 +227,7 @@ class TestStanding:
         store.close()
         store = make_store(OsFiles(str(tmp_path / "data")), options=small)
         log = store.log(log.id)
-        cursor = log.cursors["reader"]
+        cursor = store.cursors(log.id)["reader"]
         cursor.take(1, who=b"the holder")
         for offset in range(1, 400):
             cursor.settle(cursor.take(1))

@@ -81,7 +81,7 @@ def test_a_directory_of_version_2_is_opened_and_nothing_is_lost(tmp_path):
     time_us = 1_700_000_000_000_000
     store = Store(OsFiles(tmp_path / "data"), clock=lambda: time_us, entropy=iter(range(99)).__next__)
     (log,) = store.logs.values()
-    progress = log.cursors["queue"].progress
+    progress = store.cursors(log.id)["queue"].progress
     assert store.damage == []
     assert list(progress.ready_ranges()) == [(7, 8), (11, 21)]
     assert list(progress.delays()) == [(5, time_us + 60_000_000), (6, time_us + 60_000_000)]
@@ -91,7 +91,7 @@ def test_a_directory_of_version_2_is_opened_and_nothing_is_lost(tmp_path):
     store.close()
     assert all(read_version(path) in READABLE for path in (tmp_path / "data").rglob("*") if is_ours(path))
     again = Store(OsFiles(tmp_path / "data"), clock=lambda: time_us, entropy=iter(range(99)).__next__)
-    assert again.log(log.id).cursors["queue"].progress.counts == progress.counts
+    assert again.cursors(log.id)["queue"].progress.counts == progress.counts
     again.close()
 
 

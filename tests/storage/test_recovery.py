@@ -120,7 +120,7 @@ class TestSnapshots:
         if lost == "both":
             disk.flip(before, 99, 1)
         reopened = killed(disk)
-        cursor = reopened.log(1).cursors["reader"]
+        cursor = reopened.cursors(1)["reader"]
         if lost == "both":
             assert {last, before} <= {each.file for each in reopened.damage}
         else:
@@ -137,7 +137,7 @@ class TestSnapshots:
         disk.flip(newest, 70, 1)
         reopened = killed(disk)
         assert [each.file for each in reopened.damage] == [newest]
-        assert reopened.log(1).cursors["reader"].take(99) == [(6, 10)]
+        assert reopened.cursors(1)["reader"].take(99) == [(6, 10)]
 
 
 def test_a_file_of_a_newer_version_is_refused_before_anything_is_changed(store, log, disk):

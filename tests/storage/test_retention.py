@@ -136,7 +136,7 @@ class TestThroughAStore:
         store.checkpoint()
         store.checkpoint()
         store.close()
-        reopened = make_store(disk, clock).log(log.id).cursors["reader"]
+        reopened = make_store(disk, clock).cursors(log.id)["reader"]
         assert reopened.progress.low == 5
 
     def test_a_stream_lets_go_what_is_too_old_and_settles_it(self, store, clock):

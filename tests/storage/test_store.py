@@ -66,7 +66,7 @@ class TestLogs:
             store = make_store(disk)
         else:
             store = killed(disk)
-        spec = store.log(log.id).cursors["reader"].journal.spec
+        spec = store.cursors(log.id)["reader"].journal.spec
         assert (spec.label, spec.retention) == ("billing", Retention(audit_us=5))
 
     def test_a_log_knows_when_the_last_of_what_it_has_in_memory_came_in(self, store, log, clock):
@@ -112,7 +112,7 @@ class TestLogs:
         with pytest.raises(UnknownCursor) as caught:
             store.delete_cursor(cursor)
         assert caught.value.hint
-        assert log.cursors == {}
+        assert store.cursors(log.id) == {}
 
     def test_a_deleted_cursor_takes_and_settles_nothing(self, store, log, cursor):
         store.append(log, messages(3))
@@ -135,7 +135,7 @@ class TestLogs:
             store.close()
         reopened = make_store(disk) if restart == "closed" else killed(disk)
         assert list(reopened.logs) == [log.id]
-        assert reopened.log(log.id).cursors == {}
+        assert reopened.cursors(log.id) == {}
 
     def test_the_files_of_what_was_deleted_go_with_the_second_checkpoint(self, store, log, cursor, disk):
         other = store.create_cursor(log, "other")
@@ -164,7 +164,7 @@ class TestLogs:
             store.checkpoint()
         reopened = killed(disk)
         assert reopened.damage == []
-        assert reopened.log(1).cursors["reader"].progress.low == 5
+        assert reopened.cursors(1)["reader"].progress.low == 5
 
     def test_a_cursor_created_during_a_checkpoint_sees_nothing_that_the_checkpoint_drops(
         self, store, log, cursor, disk
@@ -309,7 +309,7 @@ class TestFailures:
         store.checkpoint()
         reopened = killed(disk)
         assert [len(reopened.log(each.id).read([(2, 5)])) for each in (log, other)] == [3, 3]
-        assert reopened.log(1).cursors["reader"].progress.low == 2
+        assert reopened.cursors(1)["reader"].progress.low == 2
 
     @pytest.mark.parametrize("kind", ["sync", "sync_directory"])
     def test_a_failed_sync_poisons_the_store(self, store, log, cursor, disk, kind):
@@ -494,7 +494,7 @@ class TestThreads:
 
     def check(self, store, appended: int, low: int) -> None:
         log = store.log(1)
-        cursor = log.cursors["reader"]
+        cursor = store.cursors(log.id)["reader"]
         assert store.damage == []
         assert cursor.progress.low >= low
         records = log.read([(0, log.next)])
@@ -563,7 +563,7 @@ class TestThreads:
         store.sync()
         reopened = make_store(disk.crash(Random(1)))
         assert [r.offset for r in reopened.log(1).read([(1, 5)])] == [1, 2, 3, 4]
-        assert reopened.log(1).cursors["reader"].progress.low == 1
+        assert reopened.cursors(1)["reader"].progress.low == 1
 
 
 def test_a_purge_and_its_outcome_can_be_read_in_the_journal(store, log, cursor):

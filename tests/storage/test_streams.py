@@ -121,7 +121,7 @@ class TestSeek:
         cursor.seek(8)
         assert list(cursor.progress.ready_ranges()) == [(8, 10)]
         store.sync()
-        again = killed(disk, clock).log(log.id).cursors["group"]
+        again = killed(disk, clock).cursors(log.id)["group"]
         assert list(again.progress.ready_ranges()) == [(8, 10)]
         entries = [Entry.of(record) for record in cursor.journal.read([(0, cursor.journal.next)])]
         sought = [(each.ranges, each.who, each.why) for each in entries if each.kind is Kind.SOUGHT]
@@ -165,9 +165,9 @@ class TestRecall:
         cursor.recall([(1, 2), (3, 4)], who=b"ann")
         assert cursor.progress.watermark == 5
         assert list(cursor.progress.ready_ranges()) == [(1, 2), (3, 4), (5, 6)]
-        assert cursor.is_redelivered(1)
+        assert cursor.returns.is_redelivered(1)
         store.sync()
-        again = killed(disk, clock).log(log.id).cursors["group"]
+        again = killed(disk, clock).cursors(log.id)["group"]
         assert again.progress.watermark == 5
         assert list(again.progress.ready_ranges()) == [(1, 2), (3, 4), (5, 6)]
 

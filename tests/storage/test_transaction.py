@@ -44,8 +44,8 @@ def test_a_commit_does_everything_and_says_the_offsets(store, log, cursor, other
     assert (log.next, other.next) == (6, 6)
     assert cursor.progress.low == 2
     assert list(cursor.progress.delays()) == [(2, 1 << 50)]
-    assert cursor.delivery_count(2) == 1
-    assert other.cursors["other"].take(9) == [(0, 6)]
+    assert cursor.returns.count(2) == 1
+    assert store.cursors(other.id)["other"].take(9) == [(0, 6)]
 
 
 @pytest.mark.parametrize("synced", [True, False])
@@ -56,7 +56,7 @@ def test_after_a_crash_all_of_it_is_there_or_nothing(store, log, other, moved, d
     for seed in range(10):
         reopened = make_store(disk.copy().crash(Random(seed)))
         here, there = reopened.log(log.id), reopened.log(other.id)
-        cursor = here.cursors["reader"]
+        cursor = reopened.cursors(here.id)["reader"]
         assert [o in cursor.progress.settled for o in range(3)] == [synced, synced, False]
         assert dict(cursor.progress.delays()) == ({2: 1 << 50} if synced else {})
         assert len(there.read([(0, there.next)])) == (6 if synced else 1)
@@ -168,14 +168,14 @@ def test_what_waits_is_dropped_together_with_its_copy_or_not_at_all(store, log, 
     seen = set()
     for seed in range(30):
         reopened = make_store(disk.copy().crash(Random(seed)))
-        dropped = 1 in reopened.log(log.id).cursors["reader"].progress.settled
-        copied = bool(reopened.log(other.id).cursors["other"].take(1))
+        dropped = 1 in reopened.cursors(log.id)["reader"].progress.settled
+        copied = bool(reopened.cursors(other.id)["other"].take(1))
         seen.add((dropped, copied))
     assert seen == {(False, False)}
     store.sync()
     reopened = make_store(disk.copy().crash(Random(1)))
-    assert 1 in reopened.log(log.id).cursors["reader"].progress.settled
-    assert reopened.log(other.id).cursors["other"].take(1) == [(0, 1)]
+    assert 1 in reopened.cursors(log.id)["reader"].progress.settled
+    assert reopened.cursors(other.id)["other"].take(1) == [(0, 1)]
 
 
 def test_what_is_in_flight_can_not_be_dropped_and_then_nothing_happens(store, log, cursor, other):
@@ -208,7 +208,7 @@ class TestLeases:
         transaction.settle(leased, [(1, 2)], Outcome.ACKED)
         assert transaction.commit() == store.ticket
         assert not leased.progress.leased
-        assert leased.delivery_count(0) == 0
+        assert leased.returns.count(0) == 0
         assert leased.take(9) == [(0, 1), (2, 3), (4, 5)]
         assert other.next == 3
 
@@ -224,7 +224,7 @@ class TestLeases:
             store.sync()
         for seed in range(10):
             reopened = make_store(disk.copy().crash(Random(seed)))
-            progress = reopened.log(log.id).cursors["reader"].progress
+            progress = reopened.cursors(log.id)["reader"].progress
             there = reopened.log(other.id)
             assert list(progress.leased.ranges()) == ([(2, 3)] if synced else [(0, 3)])
             assert len(there.read([(0, there.next)])) == (3 if synced else 1)
@@ -272,8 +272,9 @@ class TestLeases:
         if synced:
             store.sync()
         for seed in range(10):
-            here = make_store(disk.copy().crash(Random(seed))).log(log.id)
-            leases = list(here.cursors["reader"].progress.leased.ranges())
+            reopened = make_store(disk.copy().crash(Random(seed)))
+            here = reopened.log(log.id)
+            leases = list(reopened.cursors(here.id)["reader"].progress.leased.ranges())
             assert leases == ([(0, 3), (5, 7)] if synced else [(0, 3)])
             assert len(here.read([(0, here.next)])) == (7 if synced else 5)
 
@@ -282,7 +283,7 @@ class TestLeases:
         transaction.append_held(leased, messages(2, flags=0))
         transaction.commit()
         store.close()
-        cursor = make_store(disk).log(log.id).cursors["reader"]
+        cursor = make_store(disk).cursors(log.id)["reader"]
         assert list(cursor.progress.leased.ranges()) == [(0, 3)]
         assert cursor.take(9) == [(3, 5)]
 
@@ -310,9 +311,9 @@ class TestHolding:
             store.sync()
         for seed in range(10):
             reopened = make_store(disk.copy().crash(Random(seed)))
-            leased = reopened.log(log.id).cursors["reader"].progress.leased
+            leased = reopened.cursors(log.id)["reader"].progress.leased
             assert list(leased.ranges()) == ([(1, 3)] if synced else [])
-            assert reopened.log(other.id).cursors["other"].take(9) == ([(0, 1)] if synced else [])
+            assert reopened.cursors(other.id)["other"].take(9) == ([(0, 1)] if synced else [])
 
     @pytest.mark.parametrize("ranges", [[(0, 2)], [(3, 5)]])
     def test_what_is_not_there_for_anybody_is_not_and_then_nothing_happens(

@@ -334,7 +334,7 @@ class Broker:
         work = Work(self, undoing=True)
         for _, queue, (start, stop) in self._unsynced:
             if not queue.deleted:
-                ready = queue.log.read(queue.progress.ready_within(start, stop))
+                ready = queue.log.read(queue.cursor.waiting.ready_within([(start, stop)]))
                 work.unpublish(queue, [each for each in ready if each.flags & PERSISTENT])
         work.commit()
         self._unsynced.clear()

@@ -147,11 +147,11 @@ class Dedup:
     def _write_whole(self) -> None:
         """Everything in one record; what is older than the last of its kind is done with."""
         assert self._cursor is not None
-        log, progress = self._cursor.log, self._cursor.progress
+        log, waiting = self._cursor.log, self._cursor.waiting
         transaction = self._store.transaction()
         entries = self._lasting.encode()
         transaction.append(log, [self._record(Kind.ALL, entries)])
-        old = progress.ready_within(0, self._whole_at) if self._whole_at else []
+        old = waiting.ready_within([(0, self._whole_at)]) if self._whole_at else []
         if old:
             transaction.drop(self._cursor, old, Outcome.RETENTION)
         whole_at = log.next
@@ -166,7 +166,7 @@ class Dedup:
     def read(self) -> None:
         """Takes in what the log says."""
         assert self._cursor is not None
-        for record in self._cursor.log.read(list(self._cursor.progress.ready_ranges())):
+        for record in self._cursor.log.read(list(self._cursor.waiting.ready_ranges())):
             kind = Kind(record.body[0])
             if kind is Kind.ALL:
                 self._lasting.clear()
@@ -194,8 +194,9 @@ def restore(store: Store, queue_log: Log, log: Log | None, *, window: int) -> De
     It is missing when its creation was lost with the last moments of a process, and then so is everything
     that it would know: messages are stored after it was made.
     """
-    if log is None or _CURSOR not in log.cursors:
+    cursor = None if log is None else store.cursors(log.id).get(_CURSOR)
+    if cursor is None:
         return create(store, queue_log, window=window, lasting=True)
-    dedup = Dedup(window, store, log.cursors[_CURSOR])
+    dedup = Dedup(window, store, cursor)
     dedup.read()
     return dedup

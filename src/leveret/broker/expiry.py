@@ -47,8 +47,8 @@ def drop_expired(queue: Queue, *, before_us: int) -> None:
         records = queue.log.read(_first(queue, look))
         if not records:
             queue.broker.timers.cancel((queue, "expiry"))
-            if not queue.progress.ready:
-                elsewhere = bool(queue.progress.in_flight or queue.delayed)
+            if not queue.ready:
+                elsewhere = bool(queue.cursor.in_flight or queue.delayed)
                 queue.may_expire = queue.settings.message_ttl_ms is not None or elsewhere
             return
         expired = []
@@ -115,4 +115,4 @@ def _delete(queue: Queue) -> None:
 
 def _first(queue: Queue, count: int) -> Sequence[Range]:
     """The first ready offsets, in the order of delivery."""
-    return first_of(queue.progress.ready_ranges(), count)
+    return first_of(queue.cursor.waiting.ready_ranges(), count)

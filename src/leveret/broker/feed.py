@@ -153,7 +153,6 @@ class Feed(Source):
         super().__init__(broker, vhost, name)
         self.cursor = cursor
         self.log: Log = cursor.log
-        self.progress = cursor.progress
         self.consumers = consumers
         self.waiting_bytes = 0
         """Of the bodies that are ready or delayed; kept only where there is a limit of them."""
@@ -164,11 +163,11 @@ class Feed(Source):
 
     @property
     def ready(self) -> int:
-        return self.progress.ready
+        return self.cursor.waiting.ready
 
     @property
     def delayed(self) -> int:
-        return len(self.progress.delayed)
+        return self.cursor.waiting.delayed
 
     # what they differ in
 
@@ -214,21 +213,20 @@ class Feed(Source):
 
     def _wake_delayed(self) -> None:
         """What was delayed until now is ready, whether anybody wants it or not."""
-        due_us = self.progress.next_due_us
+        due_us = self.cursor.waiting.next_due_us
         now_us = self.broker.now_us()
         if due_us is not None and due_us <= now_us:
-            with self.broker.store.lock:
-                self.progress.wake(now_us)
+            self.cursor.wake(now_us)
 
     def _watch_delays(self) -> None:
-        due_us = self.progress.next_due_us
+        due_us = self.cursor.waiting.next_due_us
         if due_us is not None:
             self.broker.timers.set((self, "delayed"), due_us, self.wake)
 
     def _dispatch(self) -> None:
         handed_bytes = 0
-        while self.progress.ready:
-            chosen = self.consumers.next_with_credit(min(self.progress.ready, self._batch))
+        while ready := self.cursor.waiting.ready:
+            chosen = self.consumers.next_with_credit(min(ready, self._batch))
             if not chosen:
                 return
             if handed_bytes >= TURN_BYTES:
@@ -249,13 +247,13 @@ class Feed(Source):
         self, count: int, *, who: bytes, before: int | None = None, unbegun: bool = False
     ) -> tuple[int, list[Record]]:
         """The next messages that are ready go into flight: how many, and those of them that are alive."""
-        first = self.progress.next_ready()
+        first = self.cursor.waiting.next_ready
         if first is not None and count > 1 and not self.prioritised:
             reach = self.log.reach(first, TURN_BYTES)
             before = reach if before is None else min(before, reach)
         ranges = self.cursor.take(count, who=who, before=before, unbegun=unbegun)
         if not ranges:
-            first = self.progress.next_ready()  # which may have been woken just now
+            first = self.cursor.waiting.next_ready  # which may have been woken just now
             if first is not None and (before is None or first < before):
                 self.broker.stall(self)
             return 0, []
@@ -303,7 +301,7 @@ class Feed(Source):
             self.consumers.served(consumer)
             return size
         for consumer, share in self._shares(chosen, records):
-            if self.cursor.audited or self.progress.unbegun:
+            if self.cursor.audited or self.cursor.in_flight.has_unbegun:
                 self._note_share(consumer, share)
             consumer.channel.deliver(consumer, share)
             self.consumers.served(consumer)
@@ -325,14 +323,14 @@ class Feed(Source):
         return in_turns(chosen, records, whole=not shared)
 
     def redelivered(self, records: Sequence[Record]) -> list[bool]:
-        below, returns = self.progress.redelivered_below, self.returns(records)
+        below, returns = self.cursor.returns.redelivered_below, self.returns(records)
         if not returns and not below:
             return [False] * len(records)
         return [record.offset < below or record.offset in returns for record in records]
 
     def returns(self, records: Sequence[Record]) -> Mapping[int, int]:
         """How often those of these came back that ever did: one look for all of them."""
-        counts = self.progress.counts
+        counts = self.cursor.returns
         if not counts or not records:
             return {}
         first, last = records[0].offset, records[-1].offset
@@ -342,7 +340,7 @@ class Feed(Source):
     def return_headers(self, offset: int, count: int) -> dict[str, Value]:
         """Return the headers that tell how often a message came back, and that it was lost the last time."""
         headers: dict[str, Value] = {DELIVERY_COUNT: count} if count else {}
-        if self.progress.reasons.has(offset, self.lost_reason):
+        if self.cursor.returns.has_reason(offset, self.lost_reason):
             headers[CONSUMER_LOST] = True
         return headers
 
@@ -353,7 +351,7 @@ class Feed(Source):
     @property
     def settled(self) -> int:
         """How many of the messages handed out are not in flight any more."""
-        return self.handed_out - len(self.progress.in_flight)
+        return self.handed_out - len(self.cursor.in_flight)
 
     @property
     def has_idle_credit(self) -> bool:
@@ -412,7 +410,7 @@ class Feed(Source):
             return
         part = work or Work(self.broker)
         why = self._why(wish, delayed=delayed, late=late)
-        if counted and not why and next(self.progress.reasons.parts(ranges), None):
+        if counted and not why and self.cursor.returns.any_reason(ranges):
             why = b"returned by its consumer"  # the last reason is out of date
         returned = ranges
         if self.delivery_limit is not None and counted:
@@ -433,7 +431,7 @@ class Feed(Source):
         self, ranges: Sequence[Range], *, late: bool, who: bytes, work: Work | None
     ) -> Sequence[Range]:
         """Requeue those that no consumer has begun with, uncounted; return the others."""
-        unbegun = self.progress.unbegun.within(ranges)
+        unbegun = self.cursor.in_flight.unbegun_within(ranges)
         if not unbegun:
             return ranges
         lost = Wish(None, counted=False, lost=True)
@@ -451,14 +449,14 @@ class Feed(Source):
     def _retry(self, ranges: Sequence[Range], work: Work, *, counted: bool, why: bytes) -> None:
         """Back to where it was, but not before a delay that grows with the number of returns."""
         now_us = self.broker.now_us()
-        for count, part in self.progress.by_count(ranges).items():
+        for count, part in self.cursor.returns.by_count(ranges).items():
             due_us = now_us + 1000 * self.retry_delay_ms(count)
             work.give_back(self, part, not_before_us=due_us, counted=counted, why=why)
 
     def _bury_over_limit(
         self, ranges: Sequence[Range], limit: int, work: Work, *, who: bytes, why: bytes
     ) -> Sequence[Range]:
-        by_count = self.progress.by_count(ranges)
+        by_count = self.cursor.returns.by_count(ranges)
         over = sorted(each for count, part in by_count.items() if count >= limit for each in part)
         if not over:
             return ranges

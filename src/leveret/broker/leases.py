@@ -151,9 +151,9 @@ class Leases:
         ranges = self._take(query, max_messages, max_bytes)
         if not ranges:
             return start
-        progress = self.queue.progress
-        counts = progress.counts.within(ranges)
-        lease = LeaseNote(query.name, query.last + 1, ranges, progress.redelivered_below, counts)
+        returns = self.queue.cursor.returns
+        counts = returns.within(ranges)
+        lease = LeaseNote(query.name, query.last + 1, ranges, returns.redelivered_below, counts)
         try:
             self._write(replace(query, last=lease.number, void=void), lease, gone=passed)
         except StorageError:
@@ -180,7 +180,7 @@ class Leases:
         self._check_begun(query, through)
         done = [lease for number, lease in query.leases.items() if number <= through]
         late = [lease for number, lease in query.expired.items() if number <= through]
-        away = {lease.number: self.queue.progress.in_flight.within(lease.ranges) for lease in late}
+        away = {lease.number: self.queue.cursor.in_flight.within(lease.ranges) for lease in late}
         late = [lease for lease in late if not lease.ranges or lease.ranges != away[lease.number]]
         if through <= query.settled and not (done or late):
             return
@@ -299,7 +299,7 @@ class Leases:
             if queue.prioritised:  # each is found by itself
                 count = min(count, weighing.COUNT_MAX)
             if max_bytes is not None:
-                count = weighing.within(queue.log, queue.progress.ready_ranges(), count, max_bytes)
+                count = weighing.within(queue.log, queue.cursor.waiting.ready_ranges(), count, max_bytes)
             ranges = queue.lease(count, who=query.label) if count else []
             if ranges or not count:
                 return ranges
@@ -328,7 +328,7 @@ class Leases:
     def _take_again(self, query: Query, lease: LeaseNote) -> None:
         """An expired lease holds its messages again, if all of them are still there."""
         self._check_free()
-        waiting = self.queue.progress.waiting_within(lease.ranges)
+        waiting = self.queue.cursor.waiting.within(lease.ranges)
         if total(waiting) < lease.messages:
             raise self._lost(query, lease.number)
         again = msgspec.structs.replace(lease, expired=False)
@@ -387,9 +387,9 @@ class Leases:
 
     def _trim(self, query: Query) -> None:
         """After a restart: what was transient is gone, and in no lease any more."""
-        leased = self.queue.progress.leased
+        in_flight = self.queue.cursor.in_flight
         for lease in list(query.leases.values()):
-            left = [r for start, stop in lease.ranges for r in leased.ranges(start, stop)]
+            left = in_flight.leased_within(lease.ranges)
             if left != lease.ranges:
                 query.leases[lease.number] = msgspec.structs.replace(lease, ranges=left)
                 self._write(query, query.leases[lease.number])
@@ -468,7 +468,7 @@ class Settlement:
         if not lease.expired:
             if ranges:
                 self.transaction.settle(cursor, ranges, outcome, who=self._who, why=why)
-        elif waiting := self._queue.progress.waiting_within(ranges):
+        elif waiting := cursor.waiting.within(ranges):
             self._waited_bytes += self._queue.counted_bytes(waiting)
             self.transaction.drop(cursor, waiting, outcome, who=self._who, why=why)
 

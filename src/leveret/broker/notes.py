@@ -39,13 +39,12 @@ class Notes(Generic[N]):
     def __init__(self, store: Store, kinds: type[N], *, label: str, log: Log | None = None) -> None:
         """Over this log, if there is one from before."""
         self._kept: dict[tuple[str | int, ...], tuple[int, N]] = {}
-        if log is None or _CURSOR not in log.cursors:
-            log = store.create_log(label=label)
-            self.cursor: Cursor = store.create_cursor(log, _CURSOR)
+        cursor = None if log is None else store.cursors(log.id).get(_CURSOR)
+        self.cursor: Cursor = cursor or store.create_cursor(store.create_log(label=label), _CURSOR)
+        if cursor is None:
             return
-        self.cursor = log.cursors[_CURSOR]
         decoder = msgspec.msgpack.Decoder(kinds)
-        for record in log.read(list(self.cursor.progress.ready_ranges())):
+        for record in cursor.log.read(list(self.cursor.waiting.ready_ranges())):
             note = decoder.decode(record.body)
             self._kept[note.key] = (record.offset, note)
 

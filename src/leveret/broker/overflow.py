@@ -115,8 +115,8 @@ def body_bytes(queue: Queue, ranges: Sequence[Range]) -> int:
 
 def count_waiting_bytes(queue: Queue) -> int:
     """After a restart: reads what is ready or delayed, a piece at a time."""
-    total = 0
-    for start, stop in (*queue.progress.ready_ranges(), *queue.progress.delayed.ranges()):
+    total, waiting = 0, queue.cursor.waiting
+    for start, stop in (*waiting.ready_ranges(), *waiting.delayed_ranges()):
         for piece in range(start, stop, _AT_ONCE):
             total += body_bytes(queue, [(piece, min(stop, piece + _AT_ONCE))])
     return total
@@ -153,14 +153,14 @@ def _over(queue: Queue, most: int) -> tuple[list[Range], int] | None:
     left, left_bytes = queue.trim_left, queue.trim_left * EACH_BYTES
     at_once = min(count, left, _AT_ONCE) if count else min(most, left)
     if at_once == 1 or (count and not queue.has_letters()):  # nobody need look at them
-        return first_of(queue.progress.ready_ranges(), at_once), at_once
+        return first_of(queue.cursor.waiting.ready_ranges(), at_once), at_once
     return _head(queue, at_once, left_bytes if count else min(size_bytes - 1, left_bytes))
 
 
 def _head(queue: Queue, count: int, max_bytes: int) -> tuple[list[Range], int]:
     """The next so many, or fewer that have no more bytes together, but one at least; what they take."""
-    count = weighing.within(queue.log, queue.progress.ready_ranges(), count, max_bytes)
-    ranges = first_of(queue.progress.ready_ranges(), count)
+    count = weighing.within(queue.log, queue.cursor.waiting.ready_ranges(), count, max_bytes)
+    ranges = first_of(queue.cursor.waiting.ready_ranges(), count)
     return ranges, _cost(count, sum(brief.body_bytes for brief in queue.log.briefs(ranges)))
 
 

@@ -34,7 +34,7 @@ class Peek(ReadOnlySource):
         self.queue = queue
         self.consumer: Consumer | None = None
         self.prioritised = queue.prioritised
-        self._positions = [0] * (queue.progress.priorities + 1)
+        self._positions = [0] * (queue.cursor.waiting.priorities + 1)
         """For each priority: below this offset everything was shown that was ready then."""
 
     def __str__(self) -> str:
@@ -65,10 +65,10 @@ class Peek(ReadOnlySource):
         return []
 
     def _ready(self, priority: int, count: int) -> list[Range]:
-        progress, position = self.queue.progress, self._positions[priority]
+        waiting, position = self.queue.cursor.waiting, self._positions[priority]
         if count > 1:
-            count = weighing.within(self.queue.log, progress.ready_of(priority, position), count, TURN_BYTES)
-        return first_of(progress.ready_of(priority, position), count)
+            count = weighing.within(self.queue.log, waiting.ready_of(priority, position), count, TURN_BYTES)
+        return first_of(waiting.ready_of(priority, position), count)
 
     def _alive(self, records: list[Record]) -> list[Record]:
         """Leave out what has expired and waits behind a message that lives longer."""

@@ -80,7 +80,7 @@ class Queue(Feed):
         self.prioritised = declared.max_priority > 0
         self.defined = 0
         """The number of the definition change that must be committed before its declaration is answered."""
-        there = self.ready or self.delayed or self.progress.in_flight
+        there = self.ready or self.delayed or self.cursor.in_flight
         self.may_expire = declared.message_ttl_ms is not None or bool(there)
         if declared.max_length_bytes is not None:
             self.waiting_bytes = overflow.count_waiting_bytes(self)
@@ -146,7 +146,7 @@ class Queue(Feed):
 
     @property
     def unacked(self) -> int:
-        return len(self.progress.in_flight) - self.hidden
+        return len(self.cursor.in_flight) - self.hidden
 
     @property
     def hidden(self) -> int:
@@ -244,10 +244,10 @@ class Queue(Feed):
         while everybody waits.
         """
         limited = self.settings.max_length_bytes is not None
-        worn_out = self.settings.delivery_limit is not None and bool(self.progress.counts)
+        worn_out = self.settings.delivery_limit is not None and bool(self.cursor.returns)
         if not (limited or worn_out or expiry.is_possible(self, count)):
             return joined(self.cursor.lease(count, who=who))
-        count = weighing.within(self.log, self.progress.ready_ranges(), count, LOOKED_AT_BYTES)
+        count = weighing.within(self.log, self.cursor.waiting.ready_ranges(), count, LOOKED_AT_BYTES)
         ranges = self.cursor.lease(count, who=who)
         return ranges_of(sorted(record.offset for record in self._living(ranges)))
 
@@ -279,7 +279,7 @@ class Queue(Feed):
 
     def counted_header(self, record: Record) -> bytes:
         """The content header with the number of returns, from the second delivery on."""
-        told = self.return_headers(record.offset, self.cursor.delivery_count(record.offset))
+        told = self.return_headers(record.offset, self.cursor.returns.count(record.offset))
         return with_headers(record.header, told) if told else record.header
 
     @property
@@ -301,7 +301,8 @@ class Queue(Feed):
 
     def purge(self, *, who: bytes) -> int:
         """Drops everything that is not in flight; returns how many messages that were."""
-        ranges = [*self.progress.ready_ranges(), *self.progress.delayed.ranges()]
+        waiting = self.cursor.waiting
+        ranges = [*waiting.ready_ranges(), *waiting.delayed_ranges()]
         if ranges:
             self.cursor.drop(ranges, Outcome.PURGED, who=who)
         self.waiting_bytes = 0

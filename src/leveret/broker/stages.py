@@ -88,7 +88,7 @@ class Stages:
     def hidden(self, queue: Queue) -> OffsetSet:
         """What of a queue nobody may see yet."""
         hidden = self._hidden.get(queue.log.id, OffsetSet())
-        return OffsetSet(queue.progress.leased.within(hidden.ranges()))
+        return OffsetSet(queue.cursor.in_flight.leased_within(list(hidden.ranges())))
 
     # writing
 
@@ -232,7 +232,7 @@ class Stages:
         for queue, ranges in places.items():
             transaction.settle(queue.cursor, ranges, Outcome.DROPPED, who=words.ABORTED.encode())
             for partition in queue.partitions if isinstance(queue, Stream) else ():
-                ready = [r for start, stop in ranges for r in partition.progress.ready_within(start, stop)]
+                ready = partition.cursor.waiting.ready_within(ranges)
                 if ready:  # not what retention has taken, or somebody has skipped
                     transaction.drop(partition.cursor, ready, Outcome.DROPPED)
         change.remove(part.key for part in parts)
@@ -293,7 +293,7 @@ class Stages:
             for log, start, stop in part.places:
                 queue = self._queues.get(log)
                 if queue is not None and not queue.deleted:
-                    held = list(queue.progress.leased.ranges(start, stop))
+                    held = queue.cursor.in_flight.leased_within([(start, stop)])
                     if held:  # transient rows do not survive a restart
                         found.setdefault(queue, []).extend(held)
         return {queue: joined(ranges) for queue, ranges in found.items()}

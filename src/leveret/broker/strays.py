@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from leveret.storage.offsets import Range
+from leveret.storage.offsets import OffsetSet, Range
 
 if TYPE_CHECKING:
     from leveret.broker.queue import Queue
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def hold_again(queue: Queue, ranges: Sequence[Range], *, who: bytes) -> None:
     """After damage to the journal a note may name what is not in flight: it is taken again."""
-    waiting = queue.progress.waiting_within(ranges)
+    waiting = queue.cursor.waiting.within(ranges)
     if waiting:
         queue.cursor.hold(waiting, who=who)
         queue.waiting_bytes -= queue.counted_bytes(waiting)
@@ -29,7 +29,7 @@ def show_strays(queue: Queue, accounted: Iterable[Range]) -> None:
     A lease whose note was not written has been given to nobody; rows without a note are of a batch that was
     committed.
     """
-    strays = queue.progress.leased.copy()
+    strays = OffsetSet(queue.cursor.in_flight.leased())
     strays.remove_many(list(accounted))
     if strays:
         ranges = list(strays.ranges())

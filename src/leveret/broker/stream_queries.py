@@ -293,12 +293,12 @@ def _beginning(stream: Stream, group: Group | None) -> int:
     first = max(stream.log.first, gone_below(stream))
     if group is None:
         return first
-    progress = group.partitions[stream.name].progress
-    return 0 if progress.retired_below else min(first, progress.low)
+    settled = group.partitions[stream.name].cursor.settled
+    return 0 if settled.retired_below else min(first, settled.low)
 
 
 def _low(group: Group, stream: Stream) -> int:
-    return group.partitions[stream.name].progress.low
+    return group.partitions[stream.name].cursor.settled.low
 
 
 def _settle(group: Group, offsets: Mapping[str, int]) -> None:

@@ -467,7 +467,7 @@ class VirtualHost:
         declared = declared_settings(row.arguments, queue=row.name, vhost=self.name)
         if log.spec.retention != _retention(declared):
             self.broker.store.set_retention(log, _retention(declared))
-        cursor = log.cursors.get(OWN_CURSOR) or self.broker.store.create_cursor(
+        cursor = self.broker.store.cursors(log.id).get(OWN_CURSOR) or self.broker.store.create_cursor(
             log, OWN_CURSOR, priorities=declared.max_priority, audit_us=declared.audit_us
         )
         memory = None

@@ -57,20 +57,20 @@ def extent_of(stream: Stream) -> Extent:
 
 def gone_below(stream: Stream) -> int:
     """Above the highest message that retention has taken: whoever was not so far has missed it."""
-    return stream.progress.retired_below
+    return stream.cursor.settled.retired_below
 
 
 def snapshot(queue: Queue, start: int, stop: int | None) -> Snapshot:
     """Return what can be seen from `start` on, up to `stop` or the end."""
-    progress = queue.progress
+    settled, returns = queue.cursor.settled, queue.cursor.returns
     stop = queue.log.next if stop is None else min(stop, queue.log.next)
-    start = max(start, progress.low)
-    ranges = list(progress.settled.unsettled(start, stop)) if start < stop else []
+    start = max(start, settled.low)
+    ranges = list(settled.unsettled_within(start, stop)) if start < stop else []
     if queue.vhost.stages is not None and (hidden := queue.vhost.stages.hidden(queue)):
         present = OffsetSet(ranges)
         present.remove_many(list(hidden.ranges()))
         ranges = list(present.ranges())
-    return Snapshot(queue.log_id, ranges, progress.redelivered_below, progress.counts.within(ranges))
+    return Snapshot(queue.log_id, ranges, returns.redelivered_below, returns.within(ranges))
 
 
 def write_out(queue: Queue) -> None:
@@ -85,7 +85,7 @@ def view(queue: Queue, start: int, stop: int) -> tuple[LogView, AckSet]:
 
 def withheld(queue: Queue, start: int, stop: int) -> AckSet:
     """All of [start, stop) that may not be read, as if it were settled; outside of it anything."""
-    found = queue.progress.settled.around(start, stop)
+    found = queue.cursor.settled.around(start, stop)
     if start >= stop:
         return found
     if (stages := queue.vhost.stages) is not None:

@@ -71,7 +71,7 @@ def owner_of(broker: Broker, path: str) -> str:
     for vhost in broker.vhosts.values():
         for queue in vhost.queues.values():
             for each in queue.logs:
-                journals = [cursor.journal for cursor in each.cursors.values()]
+                journals = [cursor.journal for cursor in broker.store.cursors(each.id).values()]
                 if any(log.spec.directory == directory for log in [each, *journals]):
                     return str(queue)
     return ""

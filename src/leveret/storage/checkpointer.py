@@ -10,7 +10,7 @@ everything as it was.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -34,6 +34,9 @@ from leveret.storage.records import Batch
 from leveret.storage.retention import Plan, Retention, SegmentView
 from leveret.storage.segment import Segment, SegmentInfo
 from leveret.storage.wal import Wal
+
+Cursors = Mapping[str, Cursor]
+"""The cursors of one log, by name."""
 
 
 @dataclass(slots=True)
@@ -68,13 +71,15 @@ class Checkpointer:
     def run(
         self,
         logs: Mapping[int, Log],
+        cursors: Mapping[int, Cursors],
         *,
         next_id: Callable[[], int],
         deleted: list[str],
         clean: bool = False,
         superseding: bool = False,
     ) -> None:
-        """One checkpoint. `deleted` are the directories ("…/") of logs that are gone; it is emptied.
+        """One checkpoint of these logs; `cursors` are those of each of them, by its id. `deleted` are
+        the directories ("…/") of logs that are gone; it is emptied.
 
         With `superseding` the round of the WAL is not written: the checkpoint takes its place.
         """
@@ -84,7 +89,7 @@ class Checkpointer:
             doomed: list[str] = []
 
             def freeze() -> None:
-                self._freeze(logs, work, image)
+                self._freeze(logs, cursors, work, image)
                 image.next_id = next_id()
                 doomed.extend(deleted)
                 deleted.clear()
@@ -116,14 +121,14 @@ class Checkpointer:
                 write()
             self._install(work, image, doomed)
 
-    def flush(self, log: Log) -> None:
+    def flush(self, log: Log, cursors: Cursors) -> None:
         """Writes what a log has in memory, for readers in other processes; it is synced with a checkpoint."""
         with self._running:
             with self._wal.lock:
                 self._wal.check()
                 log.freeze()
                 log.touched = True
-                progress = [cursor.progress.copy() for cursor in log.cursors.values()]
+                progress = [cursor.progress.copy() for cursor in cursors.values()]
             try:
                 self._make_room(log)
                 segments = log.write(log.segments, _live(log, log.frozen(), progress))
@@ -138,21 +143,27 @@ class Checkpointer:
 
     # under the lock
 
-    def _freeze(self, logs: Mapping[int, Log], work: list[_Work], image: Checkpoint) -> None:
+    def _freeze(
+        self,
+        logs: Mapping[int, Log],
+        cursors: Mapping[int, Cursors],
+        work: list[_Work],
+        image: Checkpoint,
+    ) -> None:
         now_us = self._clock()
         touched = {id_ for id_, log in logs.items() if log.touched or log.spec.retention.is_timed}
-        plans = {id_: plan_messages(logs[id_], now_us) for id_ in touched if not logs[id_].spec.parent}
         for log in logs.values():
             if log.id not in touched:
                 image.logs[log.id] = self.last.logs[log.id]
                 continue
             if log.spec.parent:
-                cursor = logs[log.spec.parent].cursors[log.spec.name]
+                cursor = cursors[log.spec.parent][log.spec.name]
                 each = self._journal_work(log, cursor, now_us)
             else:
-                each = _Work(log, plans[log.id], _image(log))
-                if log.has_pending or plans[log.id].rewrite:
-                    each.progress = [cursor.progress.copy() for cursor in log.cursors.values()]
+                states = [cursor.progress for cursor in cursors[log.id].values()]
+                each = _Work(log, plan_messages(log, states, now_us), _image(log))
+                if log.has_pending or each.plan.rewrite:
+                    each.progress = [state.copy() for state in states]
             log.freeze()
             work.append(each)
             image.logs[log.id] = each.image
@@ -275,11 +286,10 @@ def _image(log: Log) -> LogImage:
     return LogImage(log.spec, log.next, log.reserved)
 
 
-def plan_messages(log: Log, now_us: int) -> Plan:
-    """What retention does with a log of messages. It changes nothing: cursors belong to another thread."""
+def plan_messages(log: Log, states: Sequence[Progress], now_us: int) -> Plan:
+    """What retention does with a log of messages, whose cursors are in these states; nothing is changed."""
     if not log.segments:
         return Plan()
-    states = [cursor.progress for cursor in log.cursors.values()]
     last = log.segments[-1]
     views = [
         SegmentView(
@@ -292,7 +302,7 @@ def plan_messages(log: Log, now_us: int) -> Plan:
     return retention.plan(views, log.spec.retention, now_us)
 
 
-def _unsettled(log: Log, states: list[Progress], info: SegmentInfo) -> int:
+def _unsettled(log: Log, states: Sequence[Progress], info: SegmentInfo) -> int:
     """Messages of a segment that some cursor has not settled; all of them when nobody reads a queue."""
     if not states:
         return 0 if log.spec.retention.keep_settled else info.rows

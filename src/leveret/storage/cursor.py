@@ -5,6 +5,8 @@ Every change is one entry in the cursor's journal, collected into the current WA
 down without anybody waiting for it. Because of that a *mark* is kept ahead of the deliveries: nothing at or
 above the durable mark is handed out, so that after an unclean stop everything that may have been delivered
 is known to lie below it and comes again as redelivered.
+
+Questions are answered by the views of `cursor_views.py`; nobody outside of the store looks at the progress.
 """
 
 from __future__ import annotations
@@ -13,10 +15,11 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
+from leveret.storage.cursor_views import InFlight, Returns, Settled, Waiting
 from leveret.storage.errors import BadName, BadRequest, OffsetOutOfRange, UnknownCursor
 from leveret.storage.journal import Attempt, Entry, Kind, Outcome, Promise
 from leveret.storage.log import Log
-from leveret.storage.offsets import OFFSET_LIMIT, Range
+from leveret.storage.offsets import OFFSET_LIMIT, OffsetSet, Range
 from leveret.storage.progress import Progress
 
 MARK_AHEAD = 65_536
@@ -58,6 +61,10 @@ class Cursor:
         self.log = log
         self.journal = journal
         self.progress = progress
+        self.waiting = Waiting(progress)
+        self.in_flight = InFlight(progress)
+        self.settled = Settled(progress)
+        self.returns = Returns(progress)
         self.snapshot, self.snapshot_before = snapshots
         """The numbers of the first entries that the last snapshot, and the one before, do not know."""
         self.unsnapped_bytes = 0
@@ -98,6 +105,11 @@ class Cursor:
                     self.progress.unbegun.add_many(taken)
             self._move_mark(max((stop for _, stop in taken), default=0))
         return taken
+
+    def wake(self, now_us: int) -> None:
+        """Messages whose delay is over by now are ready."""
+        with self._recorder.lock:
+            self.progress.wake(now_us)
 
     def begin(self, ranges: Sequence[Range], *, who: bytes = b"") -> None:
         """The consumer has begun with these messages. Those that are not in flight, or had begun, are left
@@ -174,8 +186,13 @@ class Cursor:
                 self.progress.retire(ranges)
             return self._recorder.record(self, Entry(Kind.SETTLED, ranges, outcome, who, why=why))
 
-    def seek(self, offset: int, *, who: bytes = b"", why: bytes = b"") -> int:
-        """Goes on from an offset, back or ahead. What is in flight is nobody's any more."""
+    def seek(
+        self, offset: int, *, who: bytes = b"", why: bytes = b"", visible_to: Cursor | None = None
+    ) -> int:
+        """Goes on from an offset, back or ahead. What is in flight is nobody's any more.
+
+        What `visible_to` has settled is left out.
+        """
         self.check(who, why=why)
         self.check_offset(offset)
         with self._recorder.lock:
@@ -185,7 +202,17 @@ class Cursor:
             ticket = self._recorder.record(self, Entry(Kind.SOUGHT, [(0, offset)], who=who, why=why))
             if absent:
                 ticket = self._recorder.record(self, Entry(Kind.SETTLED, absent, Outcome.SKIPPED))
+            if visible_to is not None:
+                self.leave_out_settled(visible_to)
         return ticket
+
+    def leave_out_settled(self, other: Cursor) -> None:
+        """What is ready here, and settled by another cursor of the log, is dropped."""
+        ready = OffsetSet(self.progress.ready_ranges())
+        if ready:
+            ready.remove_many(list(other.progress.settled.unsettled(0, self.log.next)))
+        if ready:
+            self.drop(list(ready.ranges()), Outcome.DROPPED)
 
     def recall(self, ranges: Sequence[Range], *, who: bytes = b"", why: bytes = b"") -> int:
         """What is settled is to be delivered once more; the log must still have it."""
@@ -219,14 +246,6 @@ class Cursor:
     def entries(self, start: int, stop: int) -> list[Entry]:
         """What its journal says, by the numbers of the entries; those that are gone are left out."""
         return [Entry.of(record) for record in self.journal.read([(start, stop)])]
-
-    def delivery_count(self, offset: int) -> int:
-        """How often a message was returned."""
-        return self.progress.counts.get(offset, 0)
-
-    def is_redelivered(self, offset: int) -> bool:
-        """Whether it may have been delivered before."""
-        return self.progress.is_redelivered(offset)
 
     def reopen(self, *, clean: bool, transient: Sequence[Range]) -> None:
         """After a restart: what was in flight and not leased comes back, what is gone is settled."""

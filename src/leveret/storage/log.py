@@ -16,13 +16,14 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, pairwise, starmap
 from operator import attrgetter, itemgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from leveret.storage.briefs import Brief, Tables, of_rows
 from leveret.storage.catalog import LogImage
 from leveret.storage.errors import BadRequest, OffsetOutOfRange
 from leveret.storage.files import Files
 from leveret.storage.offsets import OffsetSet, Range
+from leveret.storage.progress import Progress
 from leveret.storage.records import (
     FLAGS_BYTE,
     PERSISTENT_FLAGS,
@@ -35,10 +36,6 @@ from leveret.storage.records import (
 )
 from leveret.storage.segment import Block, Report, Segment, SegmentInfo
 from leveret.storage.view import LogView
-
-if TYPE_CHECKING:
-    from leveret.storage.cursor import Cursor
-    from leveret.storage.progress import Progress
 
 APPEND_BYTES_MAX = 1 << 30
 _FEW = 4
@@ -116,7 +113,6 @@ class Log:
         self.has_directory = bool(image.segments or image.snapshot)
         self.unsynced: dict[str, Segment] = {}
         """Segments that were written since they were last synced, by path."""
-        self.cursors: dict[str, Cursor] = {}
 
     def __repr__(self) -> str:
         return f"Log({self.id}, {self.first}..{self.next}, {len(self.segments)} segments)"
@@ -302,12 +298,12 @@ class Log:
         live = OffsetSet(r for state in states for r in state.settled.unsettled(start, stop))
         return list(live.ranges())
 
-    def dead_ranges(self) -> list[Range]:
+    def dead_ranges(self, states: Sequence[Progress]) -> list[Range]:
         """What is still there though it is over: settled by all, or transient and of an earlier process."""
         if not self.next:
             return []
         dead = OffsetSet(self.present())
-        dead.remove_many(self.live_ranges(0, self.next, [each.progress for each in self.cursors.values()]))
+        dead.remove_many(self.live_ranges(0, self.next, states))
         dead.add_many([r for r in self.transient_ranges() if r[0] < self.opened_at])
         return list(dead.ranges())
 

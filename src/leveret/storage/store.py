@@ -91,6 +91,8 @@ class Store:
         self._options = options
         self._cache = BlockCache()
         self._logs: dict[int, Log] = {}
+        self._cursors: dict[int, dict[str, Cursor]] = {}
+        """By the ids of their logs, then by name."""
         self._deleted: list[str] = []
         self._pending_bytes = 0
         self._retention_due = False
@@ -135,6 +137,10 @@ class Store:
             raise UnknownLog(f"there is no log {id_}")
         return found
 
+    def cursors(self, log_id: int) -> Mapping[str, Cursor]:
+        """The cursors of a log, by name."""
+        return self._cursors.get(log_id, {})
+
     def create_log(self, *, label: str = "", retention: Retention = Retention()) -> Log:  # noqa: B008
         """A new, empty log under an id that was never used. Durable when the current ticket is.
 
@@ -155,17 +161,20 @@ class Store:
         priorities: int = 0,
         audit_us: int = 0,
         label: str = "",
+        visible_to: Cursor | None = None,
     ) -> Cursor:
         """A cursor that begins at `start`: the first message of the log unless said otherwise.
 
-        What all other cursors have settled may be gone at any moment, so it does not see that. What its
-        journal says is kept for `audit_us` after nothing needs it any more.
+        What all other cursors have settled may be gone at any moment, so it does not see that, nor what
+        `visible_to` has settled. What its journal says is kept for `audit_us` after nothing needs it any
+        more.
         """
         self._check_alive(log)
         check_name(name)
         if not 0 <= priorities <= PRIORITIES_MAX:
             raise BadRequest(f"{priorities} priorities", hint=f"Use 0 to {PRIORITIES_MAX}.")
-        if name in log.cursors:
+        others = self._cursors[log.id]
+        if name in others:
             raise BadName(f"log {log.id} has a cursor {name!r} already", hint="Use it, or another name.")
         start = log.first if start is None else start
         if not 0 <= start <= log.next:
@@ -178,12 +187,14 @@ class Store:
             cursor.progress.open(log.present(), log.next)
             if priorities:
                 cursor.progress.prioritise(log.priorities())
-            dead = log.dead_ranges()
-            log.cursors[name] = cursor
+            dead = log.dead_ranges([each.progress for each in others.values()])
+            others[name] = cursor
             cursor.start()
             unseen = [r for a, b in dead for r in cursor.progress.ready_within(a, b)]
             if unseen:
                 cursor.drop(unseen, Outcome.SKIPPED)
+            if visible_to is not None:
+                cursor.leave_out_settled(visible_to)
         return cursor
 
     def set_retention(self, log: Log, retention: Retention) -> int:
@@ -198,17 +209,18 @@ class Store:
         """Deletes a log with its cursors and all that is in them."""
         self._check_alive(log)
         with self._wal.lock:
-            for cursor in list(log.cursors.values()):
+            for cursor in list(self._cursors[log.id].values()):
                 self.delete_cursor(cursor)
+            del self._cursors[log.id]
             return self._delete(log)
 
     def delete_cursor(self, cursor: Cursor) -> int:
         """Deletes a cursor: what only it had not settled is free to go."""
-        if cursor.log.cursors.get(cursor.name) is not cursor:
+        if self.cursors(cursor.log.id).get(cursor.name) is not cursor:
             raise UnknownCursor(f"log {cursor.log.id} has no cursor {cursor.name!r} like this one")
         with self._wal.lock:
             cursor.deleted = True
-            del cursor.log.cursors[cursor.name]
+            del self._cursors[cursor.log.id][cursor.name]
             return self._delete(cursor.journal)
 
     # changes
@@ -280,12 +292,12 @@ class Store:
         """
         self._check_alive(log)
         with self._wal.lock:
-            plan = plan_messages(log, self._clock())
+            cursors = self._cursors[log.id].values()
+            plan = plan_messages(log, [cursor.progress for cursor in cursors], self._clock())
             for info in plan.expire:
                 first, stop = info.first, info.last + 1
-                all_progress = [cursor.progress for cursor in log.cursors.values()]
-                leased = [each for progress in all_progress for each in progress.leased.ranges(first, stop)]
-                for cursor in log.cursors.values():
+                leased = [r for cursor in cursors for r in cursor.progress.leased.ranges(first, stop)]
+                for cursor in cursors:
                     waiting = OffsetSet(cursor.progress.never_taken(first, stop))
                     waiting.remove_many(leased)
                     if waiting:
@@ -301,7 +313,7 @@ class Store:
         """Writes what one log has in memory, for readers in other processes. Any thread."""
         self._check_alive(log)
         self._finish_opening()
-        self._checkpointer.flush(log)
+        self._checkpointer.flush(log, self.cursors(log.id))
         self._recount()
 
     def close(self) -> None:
@@ -388,7 +400,7 @@ class Store:
         log.add(batch)
         log.appended_bytes += size
         self._pending_bytes += size
-        for cursor in log.cursors.values():
+        for cursor in self._cursors[log.id].values():
             cursor.progress.extend(start, stop, messages)
         return start, stop
 
@@ -413,8 +425,7 @@ class Store:
     def _create(self, spec: LogSpec) -> Log:
         with self._wal.lock:
             self._change(create=spec)
-            log = self._logs[spec.id] = self._open_log(LogImage(spec, 0, 0))
-        return log
+            return self._open_log(LogImage(spec, 0, 0))
 
     def _delete(self, log: Log) -> int:
         del self._logs[log.id]
@@ -431,13 +442,16 @@ class Store:
             self.damage.append(damage)
 
     def _open_log(self, image: LogImage) -> Log:
-        return Log(
+        log = self._logs[image.spec.id] = Log(
             self._files,
             image,
             report=self._note,
             cache=self._cache,
             segment_bytes=self._options.segment_bytes,
         )
+        if not image.spec.parent:
+            self._cursors[log.id] = {}
+        return log
 
     def _check_alive(self, log: Log) -> None:
         if self._logs.get(log.id) is not log:
@@ -454,6 +468,7 @@ class Store:
             try:
                 self._checkpointer.run(
                     self._logs,
+                    self._cursors,
                     next_id=lambda: self._next_id,
                     deleted=self._deleted,
                     clean=clean,
@@ -479,7 +494,7 @@ class Store:
         """Logs and cursors as they were at the last durable ticket."""
         images = recovered.checkpoint.logs
         for id_, image in images.items():
-            log = self._logs[id_] = self._open_log(image)
+            log = self._open_log(image)
             for batch in recovered.pending.get(id_, ()):
                 log.add(batch)
         for id_, image in images.items():
@@ -487,7 +502,7 @@ class Store:
                 journal = self._logs[id_]
                 parent = self._logs[image.spec.parent]
                 progress, snapshot, size = load_progress(self._files, journal, image, report=self._note)
-                cursor = parent.cursors[image.spec.name] = Cursor(
+                cursor = self._cursors[parent.id][image.spec.name] = Cursor(
                     self, parent, journal, progress, snapshots=(snapshot, image.snapshot_before)
                 )
                 cursor.unsnapped_bytes = size
@@ -502,7 +517,7 @@ class Store:
             log.next = max(log.next, log.reserved) + skipped
             log.opened_at = log.next
             transient = log.transient_ranges()
-            for cursor in log.cursors.values():
+            for cursor in self._cursors[log.id].values():
                 cursor.reopen(clean=recovered.clean, transient=transient)
 
     def _finish_opening(self) -> None:

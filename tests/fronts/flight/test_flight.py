@@ -206,7 +206,7 @@ class TestLeases:
             assert bulk.ask(request) == actions.Done()
         planned = bulk.ask(actions.Plan("/", queue, "nightly", epoch, 1, 2))
         assert [unpack_ranges(each.ranges) for each in planned.portions] == [[(4, 5), (6, 7)]]
-        progress = broker.server.broker.vhosts["/"].queues[queue].progress
+        progress = broker.server.broker.vhosts["/"].queues[queue].cursor.progress
         assert broker.call(lambda: (5 in progress.settled, 6 in progress.settled)) == (True, False)
         assert bulk.ask(actions.Lease("/", queue, "nightly", epoch, 2)).settled == 2
         assert broker.depth(queue) == 0  # the last three are in lease 3

@@ -110,9 +110,9 @@ def test_a_full_disk_leaves_its_messages_where_they_are_also_one_that_waits_for_
         queue.cursor.give_back(queue.cursor.take(1), not_before_us=1 << 60)
 
     assert ask_on_a_full_disk(late.broker, request, before=delay_one).kind == "busy"
-    assert (len(queue.progress.delayed), late.counts()) == (1, (9, 0))
+    assert (len(queue.cursor.progress.delayed), late.counts()) == (1, (9, 0))
     assert late.plan() == late.batch
-    assert (len(queue.progress.delayed), late.counts()) == (0, (6, 4))
+    assert (len(queue.cursor.progress.delayed), late.counts()) == (0, (6, 4))
 
 
 def test_what_another_has_taken_of_it_is_the_others_own_to_settle(late):

@@ -77,7 +77,7 @@ def test_files_of_a_queue_are_known_by_their_log(api, channel):
     channel.queue_declare("orders", durable=True)
     broker = api.broker.server.broker
     log = broker.vhosts["/"].queues["orders"].log
-    (journal,) = [cursor.journal for cursor in log.cursors.values()]
+    (journal,) = [cursor.journal for cursor in broker.store.cursors(log.id).values()]
     for each in (log, journal):
         path = f"{each.spec.directory}/msgs.00000000000000000000"
         assert owner_of(broker, path) == "queue 'orders' in vhost '/'"

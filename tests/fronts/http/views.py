@@ -36,7 +36,7 @@ def wait(
 ) -> None:
     """Until something holds for a partition's progress."""
     found = group_of(api.broker, subject, name).partitions[stream]
-    api.broker.wait_until(lambda: holds(found.progress), what)
+    api.broker.wait_until(lambda: holds(found.cursor.progress), what)
 
 
 def crashed_and_started(api: Api) -> Api:

@@ -88,18 +88,17 @@ class Group(Source):
     def add_partition(self, stream: Stream, *, start: int | None) -> Partition:
         """With the cursor it has there, or a new one that begins at `start`."""
         store = self.broker.store
-        with store.lock:  # a crash undoes a beginning as a whole
-            cursor = stream.log.cursors.get(self.cursor_name)
-            is_new = cursor is None
-            if cursor is None:
-                start = None if start is None else min(start, stream.log.next)
-                audit_us = stream.settings.audit_us
-                cursor = store.create_cursor(
-                    stream.log, self.cursor_name, start=start, audit_us=audit_us, label=self.name
-                )
-            partition = self.partitions[stream.name] = Partition(self, stream, cursor)
-            if is_new:
-                partition.leave_out_what_is_gone()
+        cursor = store.cursors(stream.log.id).get(self.cursor_name)
+        if cursor is None:  # what was aborted, or is too old though still there, is no message for it
+            cursor = store.create_cursor(
+                stream.log,
+                self.cursor_name,
+                start=None if start is None else min(start, stream.log.next),
+                audit_us=stream.settings.audit_us,
+                label=self.name,
+                visible_to=stream.cursor,
+            )
+        partition = self.partitions[stream.name] = Partition(self, stream, cursor)
         self._seat_all([partition])
         return partition
 
@@ -143,7 +142,7 @@ class Group(Source):
         self._moving = False
         for name, partition in self.partitions.items():
             owner = target.get(name)
-            if partition.owner is not owner and partition.progress.in_flight:
+            if partition.owner is not owner and partition.cursor.in_flight:
                 self._moving = True
             elif partition.owner is not owner:
                 if partition.owner is not None:
@@ -179,7 +178,7 @@ class Group(Source):
                 break
         left = dict.fromkeys(waiting)
         for partition in left:
-            if partition.progress.next_due_us is not None:
+            if partition.cursor.waiting.next_due_us is not None:
                 partition.run()  # its timer must be set, whoever has credit
         self._hungry = left | self._hungry
 
@@ -194,7 +193,7 @@ class Group(Source):
         if settings.mode != self.settings.mode:
             if QUERY in (settings.mode, self.settings.mode):
                 raise PreconditionFailed(f"{self} is a query's: its mode can't be changed")
-            if self.members or any(each.progress.in_flight for each in self.partitions.values()):
+            if self.members or any(each.cursor.in_flight for each in self.partitions.values()):
                 raise PreconditionFailed(
                     f"{self} is {self.settings.mode}: the mode can be changed only while it has no members "
                     "and nothing in flight"
@@ -225,7 +224,7 @@ class Group(Source):
 
     @property
     def in_flight(self) -> int:
-        return sum(len(each.progress.in_flight) for each in self.partitions.values())
+        return sum(len(each.cursor.in_flight) for each in self.partitions.values())
 
     @property
     def lag(self) -> int:

@@ -101,7 +101,7 @@ def skip(group: Group, offset: int, *, partition: str | None = None, who: str, w
     _check_offset(chosen, offset, end)
     if offset == end:
         raise PreconditionFailed(f"offset {offset} is the end of '{chosen.name}': there is nothing to skip")
-    if offset in chosen.progress.settled:
+    if offset in chosen.cursor.settled:
         raise PreconditionFailed(f"offset {offset} of '{chosen.name}' is settled already")
     chosen.skip(offset, who=_name(who), why=note)
     return chosen
@@ -169,7 +169,7 @@ class Redrive:
         queue, recalled, self._recalled = self._queue, self._recalled, []
         if queue is None or queue.deleted or self._group.deleted:
             return
-        ready = [r for each in recalled for r in queue.progress.ready_within(each, each + 1)]
+        ready = queue.cursor.waiting.ready_within([(each, each + 1) for each in recalled])
         if ready:
             queue.waiting_bytes -= queue.counted_bytes(ready)
             queue.cursor.drop(ready, Outcome.ACKED, who=self._who, why=b"redriven")
@@ -177,7 +177,7 @@ class Redrive:
 
     def _next_letters(self, queue: Queue) -> list[Record]:
         """As many as may be looked at in one turn, one by one where they may be large."""
-        first = queue.progress.ready_from(self._at)
+        first = queue.cursor.waiting.first_ready(self._at)
         if first is None or first >= self._stop:
             return []
         mean_bytes = queue.log.size_bytes // max(1, queue.log.next - queue.log.first)
@@ -185,7 +185,7 @@ class Redrive:
         if self._limit is not None:
             count = min(count, self._limit - self.redriven)
         self._at = min(self._stop, first + count)
-        return queue.log.read(queue.progress.ready_within(first, self._at))
+        return queue.log.read(queue.cursor.waiting.ready_within([(first, self._at)]))
 
     def _present(self, letters: Iterable[Record]) -> Iterator[tuple[Partition, int, int]]:
         """Partition, offset and letter of the messages that are still there; other groups' are passed over.
@@ -206,7 +206,7 @@ class Redrive:
 
     def _recall(self, partition: Partition, offsets: list[int]) -> None:
         """Those that are not settled are deliverable as they are."""
-        settled = partition.progress.settled
+        settled = partition.cursor.settled
         ranges: list[Range] = ranges_of(sorted({offset for offset in offsets if offset in settled}))
         if ranges:
             partition.cursor.recall(ranges, who=self._who, why=b"redriven")

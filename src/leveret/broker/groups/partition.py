@@ -21,7 +21,7 @@ from leveret.broker.groups.settings import ORDERLY
 from leveret.broker.streams.reader import Stamps
 from leveret.broker.unacked import Run
 from leveret.storage.journal import Outcome
-from leveret.storage.offsets import OffsetSet, Range
+from leveret.storage.offsets import Range
 from leveret.storage.records import Message, Record
 
 if TYPE_CHECKING:
@@ -71,12 +71,13 @@ class Partition(Feed):
     @property
     def watermark(self) -> int:
         """The lowest offset that is neither settled nor sent back; in orderly mode, that is not settled."""
-        return self.progress.low if self.is_orderly else self.progress.watermark
+        return self.cursor.settled.low if self.is_orderly else self.cursor.settled.watermark
 
     @property
     def lag(self) -> int:
         """How many messages are not settled."""
-        return self.progress.unsettled_count(self.progress.low, self.log.next)
+        settled = self.cursor.settled
+        return settled.unsettled_count(settled.low, self.log.next)
 
     @property
     def wants_more(self) -> bool:
@@ -146,25 +147,24 @@ class Partition(Feed):
         if self.wants_more:
             self._dispatch()
         self._watch_delays()
-        if self.progress.ready and not self._waits_for_its_turn:
+        if self.ready and not self._waits_for_its_turn:
             self.group.is_hungry(self)
 
     @property
     def _waits_for_its_turn(self) -> bool:
         """In orderly mode: for what is in flight or delayed, and not for credit."""
-        return self.is_orderly and bool(self.progress.in_flight or self.progress.delayed)
+        return self.is_orderly and bool(self.cursor.in_flight or self.delayed)
 
     def take(
         self, count: int, *, who: bytes, before: int | None = None, unbegun: bool = False
     ) -> tuple[int, list[Record]]:
-        progress = self.progress
         limit = self.stream.readable()
         if self._waits_for_its_turn:
             return 0, []
         if self.is_orderly:
             count = 1
         else:
-            limit = min(limit, self.stream.ahead(progress.watermark, self.group.settings.max_span))
+            limit = min(limit, self.stream.ahead(self.cursor.settled.watermark, self.group.settings.max_span))
         taken, records = super().take(count, who=who, before=limit, unbegun=unbegun)
         if not taken and self.stream.awaits_sync:
             self.broker.stall(self)
@@ -180,7 +180,7 @@ class Partition(Feed):
             start += count
 
     def room_again(self, consumer: Consumer) -> None:
-        if self.is_orderly and self.progress.ready:
+        if self.is_orderly and self.ready:
             self.wake()
         self.group.wake_hungry()
 
@@ -250,7 +250,7 @@ class Partition(Feed):
     ) -> Sequence[tuple[Queue, Message]]:
         """A dead letter says where it came from, how often it was tried, and what went wrong at last."""
         offset = record.offset
-        error = why or self.progress.reasons.get(offset, b"")
+        error = why or self.cursor.returns.reason(offset) or b""
         if not error:
             error = b"rejected by its member" if reason is Reason.REJECTED else b""
         header = deaths.bury(
@@ -266,7 +266,7 @@ class Partition(Feed):
             SUBJECT: self.group.subject,
             STREAM: self.name,
             "x-stream-offset": offset,
-            ATTEMPTS: self.cursor.delivery_count(offset) + tried,
+            ATTEMPTS: self.cursor.returns.count(offset) + tried,
             ERROR: to_text(error),
         }
         queue = self.group.dead_letters()
@@ -287,16 +287,14 @@ class Partition(Feed):
         self.cursor.check(who, why=why)
         self.cursor.check_offset(offset)
         self.void()
-        with self.broker.store.lock:  # a crash undoes it as a whole
-            self.cursor.seek(offset, who=who, why=why)
-            self.leave_out_what_is_gone()
+        self.cursor.seek(offset, who=who, why=why, visible_to=self.stream.cursor)
         self.wake()
 
     def skip(self, offset: int, *, who: bytes, why: bytes) -> None:
         """Settles a message by hand, whoever has it."""
         range_ = (offset, offset + 1)
         self.cursor.check(who, why=why)
-        if offset in self.progress.in_flight:
+        if offset in self.cursor.in_flight:
             held = self.holding(offset)
             if held is not None:
                 held.holder.channel.take_back(self, [(held.start, held.stop)])
@@ -306,14 +304,15 @@ class Partition(Feed):
 
     def settle_below(self, offset: int, *, who: bytes) -> None:
         """A query has come so far by itself."""
-        if offset > self.progress.low:
-            ranges = self.progress.ready_within(self.progress.low, offset)
+        low = self.cursor.settled.low
+        if offset > low:
+            ranges = self.cursor.waiting.ready_within([(low, offset)])
             if ranges:
                 self.cursor.drop(ranges, Outcome.ACKED, who=who)
 
     def reject_read(self, ranges: Iterable[Range], *, who: bytes, why: bytes = b"") -> None:
         """A query has published these among its rejects."""
-        rejected = [ready for start, stop in ranges for ready in self.progress.ready_within(start, stop)]
+        rejected = self.cursor.waiting.ready_within(list(ranges))
         if rejected:
             self.cursor.drop(rejected, Outcome.SENT_TO_REJECTS, who=who, why=why)
 
@@ -321,15 +320,6 @@ class Partition(Feed):
         """Takes everything back that members hold: their acks are refused from now on."""
         for run in list(self.held()):
             run.holder.channel.take_back(self, [(run.start, run.stop)])
-
-    def leave_out_what_is_gone(self) -> None:
-        """What was aborted, or is too old though still there, is no message for a cursor that begins."""
-        ready = OffsetSet(self.progress.ready_ranges())
-        seen = self.stream.progress.settled
-        if ready:
-            ready.remove_many(list(seen.unsettled(0, self.log.next)))
-        if ready:
-            self.cursor.drop(list(ready.ranges()), Outcome.DROPPED)
 
     def stale(self, count: int) -> None:
         if not count:

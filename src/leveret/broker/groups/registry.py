@@ -76,10 +76,11 @@ class Groups:
             for stream in self._subject_or_none(note.subject):
                 group.add_partition(stream, start=None)
         known = {group.cursor_name for group in self}
+        store = self._vhost.broker.store
         for queue in self._vhost.queues.values():
-            for name in [name for name in queue.log.cursors if name.startswith(_PREFIX)]:
-                if name not in known:
-                    self._vhost.broker.store.delete_cursor(queue.log.cursors[name])
+            for name, cursor in list(store.cursors(queue.log.id).items()):
+                if name.startswith(_PREFIX) and name not in known:
+                    store.delete_cursor(cursor)
 
     # finding
 

@@ -89,8 +89,8 @@ class Reader(ReadOnlySource):
             self.consumer.channel.deliver(self.consumer, records)
 
     def _next(self, count: int) -> list[Record]:
-        limit = self.stream.readable()
-        while (first := self.stream.progress.ready_from(self.position)) is not None and first < limit:
+        limit, waiting = self.stream.readable(), self.stream.cursor.waiting
+        while (first := waiting.first_ready(self.position)) is not None and first < limit:
             stop = min(limit, first + count, self.stream.log.reach(first, TURN_BYTES))
             self.position = stop
             records = self.stream.log.read(self.stream.visible(first, stop))

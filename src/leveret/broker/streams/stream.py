@@ -132,7 +132,7 @@ class Stream(Queue):
         """Messages that were never readable are not there, after all: for nobody."""
         super().take_out(work, ranges)
         for partition in self.partitions:
-            known = [each for range_ in ranges for each in partition.progress.ready_within(*range_)]
+            known = partition.cursor.waiting.ready_within(ranges)
             work.drop(partition, known, Outcome.DROPPED)
 
     # out
@@ -153,7 +153,7 @@ class Stream(Queue):
 
     def decided(self) -> int:
         """The end, or the first row of a batch that is not committed yet: it may be there, or never."""
-        undecided = self.progress.leased.first()  # of a stream nobody leases but such a batch
+        undecided = self.cursor.in_flight.first_leased  # of a stream nobody leases but such a batch
         return self.log.next if undecided is None else undecided
 
     def _note_synced(self) -> None:
@@ -179,11 +179,11 @@ class Stream(Queue):
     @property
     def last(self) -> int | None:
         """The offset of the last message that may be read."""
-        return self.progress.ready_below(self.readable())
+        return self.cursor.waiting.last_ready(self.readable())
 
     def visible(self, start: int, stop: int) -> list[Range]:
         """What of [start, stop) is there to be read."""
-        return self.progress.ready_within(start, stop)
+        return self.cursor.waiting.ready_within([(start, stop)])
 
     # consumers
 

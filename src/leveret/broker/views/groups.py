@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from leveret.broker.groups.member import Member
     from leveret.broker.groups.partition import Partition
     from leveret.broker.unacked import Run
-    from leveret.storage.progress import Progress
+    from leveret.storage.cursor import Cursor
 
 LIMIT = 20
 """How many ranges, deliveries or delays of a partition are listed."""
@@ -163,7 +163,7 @@ class _Holding:
 
 def _holdings(group: Group, limit: int) -> dict[Partition, _Holding]:
     """One pass over what its members' channels hold, or the oldest part of it."""
-    found = {each: _Holding(each.progress.in_flight.first()) for each in group.partitions.values()}
+    found = {each: _Holding(each.cursor.in_flight.first) for each in group.partitions.values()}
     by_seat = {seat: holding for each, holding in found.items() for seat in each.seats.values()}
     left = dict.fromkeys(by_seat, limit)
     channels = {seat.channel: None for seat in by_seat}
@@ -194,27 +194,28 @@ def _outstanding(channel: Channel) -> Iterator[Run[Consumer]]:
 
 
 def _partition(partition: Partition, *, limit: int) -> dict[str, object]:
-    progress, stream = partition.progress, partition.stream
-    end, settled = stream.readable(), progress.settled
-    first = stream.progress.ready_from(0)
-    highest = max(settled.highest, progress.low)
-    holes = settled.unsettled(progress.low, highest + 1) if settled.settled_above else iter(())
-    delays = list(islice(progress.delays(), limit)) if progress.delayed else []
+    cursor, stream = partition.cursor, partition.stream
+    end, settled = stream.readable(), cursor.settled
+    first = stream.cursor.waiting.first_ready()
+    delays = list(islice(cursor.waiting.delays(), limit)) if partition.delayed else []
     return {
         "stream": partition.name,
         "owner": None if partition.owner is None else partition.owner.id,
         "first": end if first is None else min(first, end),
         "end": end,
-        "low": progress.low,
+        "low": settled.low,
         "watermark": partition.watermark,
-        "highest": progress.highest,
+        "highest": settled.highest_taken,
         "lag": partition.lag,
-        "settled_above": len(settled.settled_above),
-        "sent_back": len(progress.postponed),
-        "retired_below": progress.retired_below,
-        "holes": {"count": settled.holes(), "lowest": [list(each) for each in islice(holes, limit)]},
+        "settled_above": settled.above_low,
+        "sent_back": cursor.returns.postponed,
+        "retired_below": settled.retired_below,
+        "holes": {
+            "count": settled.hole_count(),
+            "lowest": [list(each) for each in islice(settled.holes(), limit)],
+        },
         "delayed": {
-            "count": len(progress.delayed),
+            "count": partition.delayed,
             "next_due_ms": delays[0][1] // 1000 if delays else None,
             "soonest": [_delay(partition, offset, due_us) for offset, due_us in delays],
         },
@@ -228,7 +229,7 @@ def _delay(partition: Partition, offset: int, due_us: int) -> dict[str, object]:
 def _held(partition: Partition, holding: _Holding) -> dict[str, object]:
     return {
         "in_flight": {
-            "count": len(partition.progress.in_flight),
+            "count": len(partition.cursor.in_flight),
             "oldest": [_run(run) for run in holding.oldest],
         },
         "stuck": None if holding.lowest is None else _stuck(partition, holding.lowest, holding.stuck),
@@ -251,9 +252,9 @@ def _holder(run: Run[Consumer]) -> dict[str, object]:
 
 def _tries(partition: Partition, offset: int, *, now: int) -> dict[str, object]:
     """How often it was tried, with the try that is under way, and what went wrong the last time."""
-    error = partition.progress.reasons.get(offset)
+    error = partition.cursor.returns.reason(offset)
     return {
-        "attempts": partition.cursor.delivery_count(offset) + now,
+        "attempts": partition.cursor.returns.count(offset) + now,
         "error": None if error is None else to_text(error),
     }
 
@@ -263,19 +264,19 @@ def _window(partition: Partition, cells: int) -> dict[str, object]:
 
     A cell is how many of its offsets are settled, in flight, delayed, waiting.
     """
-    progress = partition.progress
-    start = progress.low
-    stop = max(start, min(partition.stream.readable(), max(progress.highest + 1, start + cells)))
+    settled = partition.cursor.settled
+    start = settled.low
+    stop = max(start, min(partition.stream.readable(), max(settled.highest_taken + 1, start + cells)))
     size = max(1, -(-(stop - start) // cells))
     return {
         "start": start,
         "stop": stop,
         "size": size,
-        "cells": [_cell(progress, at, min(stop, at + size)) for at in range(start, stop, size)],
+        "cells": [_cell(partition.cursor, at, min(stop, at + size)) for at in range(start, stop, size)],
     }
 
 
-def _cell(progress: Progress, start: int, stop: int) -> list[int]:
-    unsettled = progress.unsettled_count(start, stop)
-    in_flight, delayed = progress.in_flight.count(start, stop), progress.delayed.count(start, stop)
+def _cell(cursor: Cursor, start: int, stop: int) -> list[int]:
+    unsettled = cursor.settled.unsettled_count(start, stop)
+    in_flight, delayed = cursor.in_flight.count(start, stop), cursor.waiting.delayed_count(start, stop)
     return [stop - start - unsettled, in_flight, delayed, unsettled - in_flight - delayed]

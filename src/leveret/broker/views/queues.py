@@ -128,7 +128,7 @@ def list_queries(broker: Broker, selection: Selection = EVERYTHING) -> Listing[Q
 
 
 def _queue(queue: Queue) -> QueueView:
-    progress, owner = queue.progress, queue.owner
+    cursor, owner = queue.cursor, queue.owner
     view = QueueView(
         queue.log.id,
         queue.vhost.name,
@@ -142,9 +142,9 @@ def _queue(queue: Queue) -> QueueView:
         queue.ready,
         queue.unacked,
         queue.delayed,
-        len(progress.counts),
-        progress.low,
-        progress.span,
+        len(cursor.returns),
+        cursor.settled.low,
+        cursor.settled.span,
         queue.counters.copy(),
     )
     if queue.leases is not None:
@@ -153,7 +153,7 @@ def _queue(queue: Queue) -> QueueView:
 
 
 def _with_stream(view: QueueView, stream: Stream) -> QueueView:
-    end, first = stream.readable(), stream.progress.ready_from(0)
+    end, first = stream.readable(), stream.cursor.waiting.first_ready()
     is_empty = first is None or first >= end
     groups = [partition.group for partition in stream.partitions]
     return view._replace(

@@ -72,7 +72,7 @@ def _topic(vhost: VirtualHost, name: str, streams: list[Stream]) -> TopicView:
 
 
 def _partition(stream: Stream) -> PartitionView:
-    end, first = stream.readable(), stream.progress.ready_from(0)
+    end, first = stream.readable(), stream.cursor.waiting.first_ready()
     return PartitionView(
         stream.name,
         end if first is None else min(first, end),
