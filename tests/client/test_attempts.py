@@ -255,4 +255,4 @@ async def test_what_nobody_took_from_a_consumer_was_not_tried(leveret_broker: Br
 
 def unbegun(broker: Broker) -> int:
     """Return how many messages of the queue are in flight that nobody has begun with."""
-    return broker.call(lambda: len(broker.server.broker.vhosts["/"].queues["q"].progress.unbegun))
+    return broker.call(lambda: len(broker.server.broker.vhosts["/"].queues["q"].cursor.progress.unbegun))
