@@ -59,7 +59,7 @@ def overview(broker: Broker, vhosts: Collection[str], *, user: str | None = None
 
 
 def totals(broker: Broker) -> TotalsView:
-    """Costs 2 µs for each channel that is open."""
+    """Add up what all open channels count, 3 µs for each, and what was counted by those that are gone."""
     counters, sums = broker.counters, broker.counters.copy()
     for session in broker.sessions:
         sums.take_over(counters_of(session))

@@ -1,7 +1,7 @@
 """Which part of a long list is wanted, in which order, and how it is found without describing all of it.
 
 Things are compared as they are in the broker, by one key each; only the page that is wanted is described.
-Ordering 10,000 queues takes about 5 ms, describing them 50.
+Ordering 10,000 queues takes 2 to 8 ms, describing them 50.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ _REMEMBERED_MAX: Final = 65_536
 
 
 class QueueRows:
-    """`rows.row(view)` is 3 µs of work; with `json.dumps` for each queue it was 10."""
+    """`rows.row(view)` is 1.5 µs of work, beside 4.5 for the view; `json.dumps` for each queue takes 14."""
 
     def __init__(self) -> None:
         self._fixed: dict[int, str] = {}
