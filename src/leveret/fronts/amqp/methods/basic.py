@@ -66,7 +66,7 @@ def consume(channel: AmqpChannel, method: spec.Basic.Consume) -> None:
     if not method.nowait:
         channel.reply(make(spec.Basic.ConsumeOk, consumer_tag=tag), ticket=ticket)
     elif ticket:
-        channel.core.answer(b"", ticket=ticket)
+        channel.core.owed.answer(b"", ticket=ticket)
 
 
 def cancel(channel: AmqpChannel, method: spec.Basic.Cancel) -> None:
@@ -90,7 +90,7 @@ def get(channel: AmqpChannel, method: spec.Basic.Get) -> None:
     )
     frame_max = channel.connection.frame_max
     content = content_frames(channel.number, got.header, got.body, frame_max=frame_max)
-    channel.core.answer(b"".join((methods.frame(channel.number, answer), *content)))
+    channel.core.owed.answer(b"".join((methods.frame(channel.number, answer), *content)))
 
 
 def recover(channel: AmqpChannel, method: spec.Basic.Recover) -> None:
