@@ -231,7 +231,7 @@ class Core:
         """Turns and syncs until nothing more happens, or only when something is written."""
         for _ in range(1000):
             self.broker.end_turn()
-            if self.broker.wants_sync:
+            if self.broker.ledger.wants_sync:
                 self.store.sync()
                 self.broker.synced()
             elif not self.broker.has_more:
@@ -256,7 +256,8 @@ class Core:
         broker = self.broker
         found = [f"session {each.name}" for each in broker.sessions]
         found += [f"reply channel {each.number}" for each in broker.reply_channels.values()]
-        found += [f"waiting: {each.number}" for each in (*broker._waiting, *broker._owing)]
+        owed = (*broker.ledger.waiting, *broker.ledger.unsealed)
+        found += [f"waiting: {each.channel.name}" for each in owed]
         for queue in [queue for vhost in broker.vhosts.values() for queue in vhost.queues.values()]:
             found += [f"exclusive {queue}"] if queue.owner is not None else []
             found += [f"{queue} has consumers"] if queue.consumers else []

@@ -23,7 +23,7 @@ ALL_CONFIRMED = {"returned": 0, "nacked": 0, "lost": 0, "unsent": 0, "interrupte
 def wait_until_confirmed(broker: Broker, count: int) -> None:
     """So many are in queue `q`, and confirmed; the command may just have been started."""
     broker.wait_until(
-        lambda: broker.depth("q") == count and not broker.server.broker.wants_sync,
+        lambda: broker.depth("q") == count and not broker.server.broker.ledger.wants_sync,
         f"{count} messages are confirmed",
         timeout_s=LIMIT_S,
     )

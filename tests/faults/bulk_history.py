@@ -78,7 +78,7 @@ class BulkHistory(BrokerLife):
         ]
         with suppress(WriteFailed):
             self.queue("q").append(messages)
-            self.broker.when_durable(lambda: self.confirmed.update(bodies))
+            self.broker.ledger.when_durable(lambda: self.confirmed.update(bodies))
 
     def consume(self, count: int) -> None:
         """A consumer beside the query: takes, returns some, acks the others, and that becomes durable."""
@@ -227,7 +227,7 @@ class BulkHistory(BrokerLife):
                 assert answer.code == 541, answer  # a full disk; nothing else is wrong here
             return None
         given: list[actions.Answer] = []
-        self.broker.when_durable(lambda: given.append(answer))
+        self.broker.ledger.when_durable(lambda: given.append(answer))
         self.sync()
         return given[0] if given else None
 

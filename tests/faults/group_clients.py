@@ -171,7 +171,7 @@ class Bench:
             due_us = self.broker.timers.next_due_us
             if due_us is not None and due_us <= self.clock_us:
                 self._tick()
-            elif sync and self.broker.wants_sync and not self.disk_fails:
+            elif sync and self.broker.ledger.wants_sync and not self.disk_fails:
                 self.sync()
             elif not self.broker.has_more and not self._synced_aside:
                 break

@@ -91,6 +91,20 @@ def test_definitions_are_refused_and_the_broker_lives_and_drains_and_goes_on(
         assert set(again.server.broker.vhosts["/"].queues) == {"again"}
 
 
+def test_gets_drain_a_queue_to_its_end_though_each_few_need_a_sync(
+    broker: Broker, disk: SmallDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leveret.storage.cursor.MARK_AHEAD", 32)
+    channel = connect(broker.port)
+    channel.declare("orders")
+    texts = [f"{number} " + 1000 * "x" for number in range(1500)]
+    channel.confirm_select().publish_confirmed("orders", *texts)
+    broker.server.broker.store.checkpoint()  # else all that is left would have to be written again and again
+    disk.fill()
+    assert connect(broker.port).get_all("orders") == texts
+    assert broker.server.failure is None
+
+
 def test_a_user_is_refused_with_503_and_not_there(broker: Broker, disk: SmallDisk) -> None:
     app = create_app(broker.server.broker, changed=broker.server.turns.begin)
     listener = HttpListener(app, "127.0.0.1", 0)

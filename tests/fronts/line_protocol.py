@@ -80,7 +80,7 @@ class LineClient:
         self._session.logged_in(user)
         self._session.enter(self._broker.vhosts["/"])
         self._channel = Channel(self._session, self)
-        self._channel.confirms = Confirms()
+        self._channel.owed.confirms = Confirms()
         self.is_open = True
         self._say("WELCOME")
 
@@ -89,7 +89,7 @@ class LineClient:
         queue = channel.vhost.add_queue(
             name, durable=True, auto_delete=False, owner=None, table={}, declared=QueueSettings()
         )
-        channel.answer(f"DECLARED {name}".encode(), defined=queue.defined)
+        channel.owed.answer(f"DECLARED {name}".encode(), defined=queue.defined)
 
     def _publish(self, channel: Channel, name: str, text: str) -> None:
         self._session.check_access("write", "exchange", "")
@@ -99,7 +99,7 @@ class LineClient:
 
     def _consume(self, channel: Channel, name: str, credit: str) -> None:
         ticket = consuming.consume(channel, Wanted(name, tag="consumer", prefetch=int(credit)))
-        channel.answer(b"CONSUMING", ticket=ticket)
+        channel.owed.answer(b"CONSUMING", ticket=ticket)
 
     # what the broker says of its channel
 

@@ -113,7 +113,7 @@ def test_a_publisher_that_has_sent_its_share_of_a_sync_is_not_read_until_that_is
     broker.disk.before = wait_before_sync
     greedy = threading.Thread(target=flood, args=(channel, 3072))
     greedy.start()
-    broker.wait_until(lambda: bool(broker.server.turns._spent), "the publisher has sent its share")
+    broker.wait_until(lambda: bool(broker.server.broker.ledger._spent), "the publisher has sent its share")
     depth = broker.depth("q")
     for _ in range(20):
         open_channel().declare("elsewhere", durable=False)

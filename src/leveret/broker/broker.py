@@ -2,25 +2,24 @@
 
 All of it belongs to one thread. A shell (`leveret.server`) feeds connections with bytes and calls `end_turn`
 when it has fed what there was; then appends are made, queues run, confirms are given out. What must be
-durable before it is answered waits for `synced` and `committed`, which the shell calls when its disk work is
-done. What is due later waits for `tick`. No sockets, no tasks, no clock of its own.
+durable before it is answered waits in the `ledger`; the shell calls `synced` and `committed` when its disk
+work is done. What is due later waits for `tick`. No sockets, no tasks, no clock of its own.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from leveret.broker import overflow, restoring
 from leveret.broker.accounts import Accounts
-from leveret.broker.auditing import Trail
 from leveret.broker.canonical import Value
 from leveret.broker.counters import BrokerCounters
 from leveret.broker.defining import Defining, Undo
 from leveret.broker.definitions import Change, Row
 from leveret.broker.feed import Source
+from leveret.broker.ledger import Ledger
 from leveret.broker.logins import Hasher, Logins, Origin, hash_at_once
 from leveret.broker.pacing import Pacing
 from leveret.broker.queue import Queue
@@ -134,20 +133,12 @@ class Broker:
         """Sessions whose fronts have something to be written."""
         self._clock = clock
         self.definitions = Defining(define)
+        self.ledger: Ledger[Queue, Source] = Ledger(store, self.definitions)
         self._listener = listener
         self._appends: dict[Queue, _Appends] = {}
-        self._unsynced: deque[tuple[int, Queue, Range]] = deque()
-        """Publishes that are owed a confirm and may still fail to be written, by the ticket of their sync."""
-        self._owing: dict[Channel, None] = {}
         self._awake: dict[Source, None] = {}
         self._later: dict[Source, None] = {}
-        self._stalled: dict[Source, None] = {}
-        self._waiting: dict[Channel, None] = {}
-        self._awaited: deque[tuple[int, Callable[[], None]]] = deque()
-        """Who else waits for a sync, by the ticket."""
         self._notices: list[Callable[[], None]] = []
-        self.audited: dict[Trail, None] = {}
-        """What is to be told when messages are safe."""
         self.damage: list[str] = []
         """The first damaged things that were found, each in a sentence; `counters.damaged` counts all."""
         self.orphans = restoring.restore(self, list(rows), lost=definitions_lost)
@@ -195,17 +186,11 @@ class Broker:
         if queue.consumers:
             publishers = [channel.session for channel, _ in senders]
             self.pacing.published(queue, sum(count for _, count in senders), publishers)
-        self._note_unsynced(queue, start, senders)
-
-    def owe(self, channel: Channel, count: int, *, durable: bool) -> None:
-        """The channel is owed confirms for so many publishes of this turn."""
-        channel.unsealed += count
-        channel.unsealed_durable |= durable
-        self._owing[channel] = None
+        self.ledger.appended(queue, start, senders)
 
     def wake(self, source: Source) -> None:
         """It is run in this turn; one that waits for a sync, after that."""
-        if source not in self._stalled:
+        if not self.ledger.is_stalled(source):
             self._awake[source] = None
 
     def wake_later(self, source: Source) -> None:
@@ -214,10 +199,10 @@ class Broker:
 
     def stall(self, source: Source) -> None:
         """It can't hand out more until something is synced."""
-        self._stalled[source] = None
+        self.ledger.stall(source)
 
     def is_stalled(self, source: Source) -> bool:
-        return source in self._stalled
+        return self.ledger.is_stalled(source)
 
     def flush(self) -> None:
         """Appends what was published in this turn; from here on it is in the queues."""
@@ -230,19 +215,7 @@ class Broker:
                 self._append(queue, appends.messages, appends.senders)
             except (WriteFailed, BadRequest) as failed:  # a full disk, or more than the store takes at once
                 error = failed
-        if not self._owing:
-            return
-        ticket = self.store.ticket
-        for channel in self._owing:
-            if channel.confirms is not None and channel.unsealed:
-                if error is None:
-                    channel.confirms.expect(channel.unsealed, ticket if channel.unsealed_durable else 0)
-                else:
-                    channel.note_nack(str(error), channel.unsealed)
-                    channel.confirms.refuse(channel.unsealed)
-                self._waiting[channel] = None
-            channel.unsealed, channel.unsealed_durable = 0, False
-        self._owing.clear()
+        self.ledger.seal(error)
 
     def bring_up_to_date(self, source: Source) -> None:
         """Do what this turn has left to do for one queue, before a method looks at it or changes it.
@@ -257,16 +230,6 @@ class Broker:
         if source in self._awake:
             del self._awake[source]
             source.run()
-
-    def _note_unsynced(self, queue: Queue, start: int, senders: list[tuple[Channel, int]]) -> None:
-        """What must be undone if it can't be written: publishes that are owed a confirm."""
-        if not queue.durable:
-            return
-        ticket = self.store.ticket
-        for channel, count in senders:
-            if channel.confirms is not None and count:
-                self._unsynced.append((ticket, queue, (start, start + count)))
-            start += count
 
     def end_turn(self) -> None:
         """Everything that was fed takes effect."""
@@ -283,7 +246,7 @@ class Broker:
         for tell in notices:
             tell()
         self.pacing.end_turn()
-        self._release()
+        self.ledger.release()
 
     @property
     def has_more(self) -> bool:
@@ -294,35 +257,13 @@ class Broker:
         """Call this after the answers of this turn: a client is told what it did not ask for."""
         self._notices.append(tell)
 
-    # durability
-
-    def await_durable(self, channel: Channel) -> None:
-        self._waiting[channel] = None
-
-    def when_durable(self, answer: Callable[[], None]) -> None:
-        """Calls this, at the end of a turn, when everything changed so far is on disk."""
-        self._awaited.append((self.store.ticket, answer))
-
-    @property
-    def wants_sync(self) -> bool:
-        """Whether somebody waits for what is not synced yet."""
-        waited_for = self._waiting or self._stalled or self._awaited
-        return bool(waited_for) and self.store.safe_ticket < self.store.ticket
+    # what the shell tells of the disk
 
     def synced(self) -> None:
         """The store is safe further than before."""
         self.begin_turn()
-        for source in self._stalled:
+        for source in self.ledger.synced():
             self._awake[source] = None
-        self._stalled.clear()
-        self._forget_synced()
-        for trail in [each for each in self.audited if each.synced(self.store.safe_ticket)]:
-            del self.audited[trail]
-
-    def _forget_synced(self) -> None:
-        safe_ticket = self.store.safe_ticket
-        while self._unsynced and self._unsynced[0][0] <= safe_ticket:
-            self._unsynced.popleft()
 
     def write_failed(self, error: WriteFailed) -> None:
         """The last round could not be written: publishes that wait for it are undone and nacked.
@@ -330,19 +271,16 @@ class Broker:
         What was delivered meanwhile is not taken back, and a `tx.commit` waits until writing works again.
         """
         self.begin_turn()
-        self._forget_synced()
+        self.ledger.write_failed(error, self._undo)
+
+    def _undo(self, published: Sequence[tuple[Queue, Range]]) -> None:
+        """Take publishes back that nobody has been given."""
         work = Work(self, undoing=True)
-        for _, queue, (start, stop) in self._unsynced:
+        for queue, (start, stop) in published:
             if not queue.deleted:
                 ready = queue.log.read(queue.cursor.waiting.ready_within([(start, stop)]))
                 work.unpublish(queue, [each for each in ready if each.flags & PERSISTENT])
         work.commit()
-        self._unsynced.clear()
-        for channel in self._waiting:
-            if channel.confirms is not None:
-                count = channel.confirms.fail(self.store.safe_ticket)
-                if count:
-                    channel.note_nack(str(error), count)
 
     def checkpointed(self) -> None:
         """What was in memory is in files now, where it can be too old."""
@@ -362,18 +300,10 @@ class Broker:
     def refused(self, numbers: Collection[int], error: StorageError) -> None:
         """These changes of definitions can't be written: undo them, and close connections that wait."""
         self.begin_turn()
-        waiting = [channel for channel in self._waiting if channel.waits_for_definition(numbers)]
+        waiting = self.ledger.waiting_for_definition(numbers)
         self.definitions.refuse(numbers, error)
         for channel in waiting:
-            channel.session.peer.fail(error.message)
-
-    def _release(self) -> None:
-        while self._awaited and self._awaited[0][0] <= self.store.safe_ticket:
-            self._awaited.popleft()[1]()
-        for channel in list(self._waiting):
-            channel.release()
-            if not channel.awaits_durability:
-                del self._waiting[channel]
+            channel.fail_session(error.message)
 
     # sessions
 
@@ -400,8 +330,7 @@ class Broker:
         self.shares.forget(session)
 
     def forget_channel(self, channel: Channel) -> None:
-        self._waiting.pop(channel, None)
-        self._owing.pop(channel, None)
+        self.ledger.forget(channel.owed)
         self.reply_channels.pop(channel.reply_word, None)
 
     def set_alarm(self, what: str, *, on: bool, source: str = "") -> None:

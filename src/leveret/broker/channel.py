@@ -1,24 +1,25 @@
 """A channel: one ordered exchange between a session and the broker, in whatever protocol.
 
 Owns what is numbered and counted for one such exchange: the tags of deliveries, the consumers and the credit
-that they share, confirms or a transaction, and the answers that wait until something is durable. What comes
-in is in `publishing` (the hot path) and `settling`. The bytes that a client sees are made by the `Outlet`,
-the front's end of the channel. The rule: whatever ends a channel, everything it held goes back to its queue.
+that they share, and a transaction. Confirms and answers that wait until something is durable are `owed`, a
+part of the `ledger`. What comes in is in `publishing` (the hot path) and `settling`. The bytes that a client
+sees are made by the `Outlet`, the front's end of the channel. The rule: whatever ends a channel, everything
+it held goes back to its queue.
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from leveret.broker import deadlines
 from leveret.broker.canonical import to_bytes
-from leveret.broker.confirms import Confirms
 from leveret.broker.consumer import UNLIMITED, Consumer
 from leveret.broker.counters import Counters
 from leveret.broker.feed import Wish
 from leveret.broker.lapsed import Lapsed
+from leveret.broker.ledger import Owed
 from leveret.broker.outlet import Deliveries, Outlet
 from leveret.broker.transaction import Buffer
 from leveret.broker.unacked import Run, Unacked
@@ -57,11 +58,8 @@ class Channel:
         """Shared by its consumers; 0 for no limit."""
         self.outstanding = 0
         """Unsettled deliveries to its consumers."""
-        self.confirms: Confirms | None = None
-        self.unsealed = 0
-        """Publishes of this turn that are not yet in the store."""
-        self.unsealed_durable = False
-        """Whether some of them must be synced before they are confirmed."""
+        self.owed = Owed(session.broker.ledger, self)
+        """Its confirms, if it is in confirm mode, and the answers that wait."""
         self.transaction: Buffer | None = None
         self.reply_tag: str | None = None
         """The tag of its consumer of direct replies."""
@@ -69,8 +67,6 @@ class Channel:
         """What names the channel in the reply-to of its requests."""
         self.nack_reasons: dict[str, int] = {}
         self.closed = False
-        self._answers: deque[tuple[int, int, bytes]] = deque()
-        """(definition, ticket, bytes): answers that wait until both are durable, and those behind them."""
         session.channels[self] = None
 
     def label(self, tag: str) -> bytes:
@@ -86,49 +82,19 @@ class Channel:
         """How many deliveries its consumers may be sent together."""
         return max(0, self.prefetch - self.outstanding) if self.prefetch else UNLIMITED
 
-    # answers
-
-    def answer(self, data: bytes, *, defined: int = 0, ticket: int = 0) -> None:
-        """Send an answer, after those before it, once the definition and the ticket are durable."""
-        if (
-            self._answers
-            or defined > self.broker.definitions.committed
-            or ticket > self.broker.store.safe_ticket
-        ):
-            self._answers.append((defined, ticket, data))
-            self.broker.await_durable(self)
-        else:
-            self.outlet.answer(data)
-
-    def release(self) -> None:
-        """Send the answers and confirms that have become safe; of a closed channel its last words."""
-        if self.closed and not self.session.peer.is_open:
-            self._answers.clear()
-        safe, defined = self.broker.store.safe_ticket, self.broker.definitions.committed
-        waited = bool(self._answers)
-        while self._answers and self._answers[0][0] <= defined and self._answers[0][1] <= safe:
-            self.outlet.answer(self._answers.popleft()[2])
-        if waited and not self._answers:
-            self.unannounced.clear()
-            self.wake_consumers()
-        if self.confirms is not None and not self.closed:
-            for last, nack, multiple in self.confirms.release(safe):
-                self.outlet.confirm(last, nack=nack, multiple=multiple)
-            self.counters.confirmed = self.confirms.acked
-
-    def await_definition(self, number: int) -> None:
-        """A request without an answer has defined something: its session ends if that is refused."""
-        if number > self.broker.definitions.committed:
-            self.answer(b"", defined=number)
-
-    def waits_for_definition(self, numbers: Collection[int]) -> bool:
-        """Return whether an answer waits for one of these changes of definitions."""
-        return any(defined in numbers for defined, _, _ in self._answers)
+    # what the ledger tells
 
     @property
-    def awaits_durability(self) -> bool:
-        owed = self.confirms is not None and not self.closed and len(self.confirms) > 0
-        return bool(self._answers) or owed
+    def is_gone(self) -> bool:
+        return self.closed and not self.session.peer.is_open
+
+    def all_answered(self) -> None:
+        """The client knows of all consumers: deliveries to them may follow."""
+        self.unannounced.clear()
+        self.wake_consumers()
+
+    def fail_session(self, sentence: str) -> None:
+        self.session.peer.fail(sentence)
 
     # deliveries
 
@@ -252,7 +218,7 @@ class Channel:
     def add_consumer(self, consumer: Consumer, *, ticket: int = 0) -> None:
         """`ticket` must be safe before the client is told that it consumes."""
         self.consumers[consumer.tag] = consumer
-        if self._answers or ticket > self.broker.store.safe_ticket:
+        if self.owed.has_answers or ticket > self.broker.store.safe_ticket:
             self.unannounced[consumer] = None
 
     def wake_consumers(self) -> None:
@@ -288,7 +254,7 @@ class Channel:
         if self.closed:
             return
         self.broker.flush()
-        self.release()
+        self.owed.release()
         self.closed = True
         self.session.channels.pop(self, None)
         self.broker.forget_channel(self)

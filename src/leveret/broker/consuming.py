@@ -7,8 +7,7 @@ fronts. The rule: a consumer is known to its channel and to its source, or to ne
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from leveret.broker import arguments, deadlines, expiry, peeking
@@ -24,7 +23,6 @@ from leveret.broker.streams import positions
 from leveret.broker.streams.reader import Reader
 from leveret.broker.streams.stream import Stream
 from leveret.broker.terms import type_name
-from leveret.storage.errors import WriteFailed
 from leveret.storage.offsets import Range
 from leveret.storage.records import Record
 
@@ -181,23 +179,34 @@ def cancel(channel: Channel, tag: str) -> None:
         channel.cancel(consumer)
 
 
-def get(channel: Channel, name: str, *, no_ack: bool) -> Got | None:
-    """Take one message from a queue; None if it has none that is ready."""
+def get(channel: Channel, name: str, *, no_ack: bool, encode: Callable[[Got | None], bytes]) -> None:
+    """Answer with one message of a queue, or with None if it has none that is ready.
+
+    Messages that may be handed out only after a sync are ready, too: the answer waits for that.
+    """
     queue = readable_queue(channel, name)
     if isinstance(queue, Stream):
         raise queue.not_supported("basic.get")
-    channel.broker.bring_up_to_date(queue)
-    expiry.restart_disuse(queue)
-    getter = channel.getter(queue, no_ack=no_ack)
-    records = _next_alive(queue, getter)
-    if not records and channel.broker.is_stalled(queue):
-        with suppress(WriteFailed):
-            channel.broker.store.sync()  # rare, and a get can't wait: it is answered now
-            records = _next_alive(queue, getter)
-    if not records:
+
+    def attempt() -> bytes | None:
+        if queue.deleted or channel.closed:
+            return encode(None)
+        channel.broker.bring_up_to_date(queue)
+        expiry.restart_disuse(queue)
+        getter = channel.getter(queue, no_ack=no_ack)
+        taken, records = _next_alive(queue, getter)
+        if not taken and queue.ready:
+            return None  # all of it is at or above the durable mark
+        got = _hand_out(queue, getter, records) if records else None
         queue.wake()
-        return None
-    record = records[0]
+        return encode(got)
+
+    channel.owed.answer_with(attempt)
+
+
+def _hand_out(queue: Queue, getter: Consumer, records: Sequence[Record]) -> Got:
+    """Give the one message that was taken to the channel."""
+    channel, (record,) = getter.channel, records
     if queue.may_expire:
         expiry.drop_expired(queue, before_us=channel.broker.now_us() + 1)
     tag = channel.hold(getter, record.offset)
@@ -210,10 +219,9 @@ def get(channel: Channel, name: str, *, no_ack: bool) -> Got | None:
         queue.redelivered(records)[0],
         queue.ready,
     )
-    _count_got(channel, queue, got, no_ack=no_ack)
-    if no_ack:
+    _count_got(channel, queue, got, no_ack=getter.no_ack)
+    if getter.no_ack:
         queue.ack([(record.offset, record.offset + 1)])
-    queue.wake()
     return got
 
 
@@ -227,8 +235,8 @@ def _count_got(channel: Channel, queue: Queue, got: Got, *, no_ack: bool) -> Non
             counters.got += 1
 
 
-def _next_alive(queue: Queue, getter: Consumer) -> list[Record]:
-    """The next message; what is found expired or worn out on the way there is buried.
+def _next_alive(queue: Queue, getter: Consumer) -> tuple[int, list[Record]]:
+    """Return how many messages were taken last, and the next one that is alive; others are buried.
 
     Consumers have had their chance, so a message that lives for 0 ms is expired.
     """
@@ -237,7 +245,7 @@ def _next_alive(queue: Queue, getter: Consumer) -> list[Record]:
         if records and queue.may_expire:
             records = expiry.bury_expired(queue, records, before_us=queue.broker.now_us() + 1)
         if records or not taken or queue.broker.is_stalled(queue):
-            return records
+            return taken, records
 
 
 def recover(channel: Channel) -> None:

@@ -228,9 +228,8 @@ def _accept_reply(channel: Channel, route: Route, header: bytes, body: bytes) ->
     if route.mandatory:  # a direct reply is never routed, not even one that arrives
         return_messages(channel, route, [Message(route.exchange_bytes, route.key_bytes, header, body)])
     channel.broker.flush()
-    if channel.confirms is not None:
-        channel.confirms.expect(1, 0)
-        channel.broker.await_durable(channel)
+    if channel.owed.confirms is not None:
+        channel.owed.expect(1, 0)
 
 
 def _accept(channel: Channel, route: Route, messages: list[Message], *, persistent: bool) -> None:
@@ -250,8 +249,8 @@ def _accept(channel: Channel, route: Route, messages: list[Message], *, persiste
         return
     for queue in route.queues:
         broker.enqueue(queue, messages, channel)
-    if channel.confirms is not None:
-        broker.owe(channel, len(messages), durable=route.durable and (persistent or route.synced))
+    if channel.owed.confirms is not None:
+        channel.owed.published(len(messages), durable=route.durable and (persistent or route.synced))
 
 
 def _offer(channel: Channel, route: Route, messages: Sequence[Message]) -> None:
@@ -272,17 +271,16 @@ def _offer(channel: Channel, route: Route, messages: Sequence[Message]) -> None:
     except WriteFailed as error:
         refused, reason = set(range(len(messages))), str(error)
     broker.flush()
-    if channel.confirms is None:
+    if channel.owed.confirms is None:
         return
     if refused:
         channel.note_nack(reason, len(refused))
     for is_refused, run in groupby(range(len(messages)), key=refused.__contains__):
         count = len(list(run))
         if is_refused:
-            channel.confirms.refuse(count)
+            channel.owed.refuse(count)
         else:
-            channel.confirms.expect(count, broker.store.ticket)
-    broker.await_durable(channel)
+            channel.owed.expect(count, broker.store.ticket)
 
 
 def return_messages(channel: Channel, route: Route, messages: Sequence[Message]) -> None:

@@ -198,7 +198,7 @@ class Queue(Feed):
         if self.trail is not None:
             time_us, ticket = self.log.newest_us or self.broker.now_us(), self.broker.store.ticket
             self.trail.arrived(messages, self.log.next, time_us=time_us, ticket=ticket)
-            self.broker.audited[self.trail] = None
+            self.broker.ledger.await_audit(self.trail)
 
     def take_out(self, work: Work, ranges: Sequence[Range]) -> None:
         """What was published could not be written: it is not there, after all."""

@@ -173,7 +173,7 @@ class Stages:
         for each in forgotten:
             del self._committed[each]
         self._showing[note.number] = shown
-        self._vhost.broker.when_durable(lambda: self._show(note.number))
+        self._vhost.broker.ledger.when_durable(lambda: self._show(note.number))
         for name in others:
             self._uncover(self._stages[name])
         self._forget([*chosen, *others])

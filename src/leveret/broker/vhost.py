@@ -307,7 +307,7 @@ class VirtualHost:
         if queue.settings.audit_us:
             self.returned.look()
         if queue.trail is not None:
-            self.broker.audited.pop(queue.trail, None)
+            self.broker.ledger.forget_trail(queue.trail)
         for log in queue.logs:
             self.broker.store.delete_log(log)
         return number

@@ -320,7 +320,7 @@ class Server:
         await asyncio.sleep(0)
         # A sync that is done sets no event: look again until nobody waits for one.
         while (  # noqa: ASYNC110
-            self.broker.wants_sync and self.failure is None and time.monotonic() < deadline_s
+            self.broker.ledger.wants_sync and self.failure is None and time.monotonic() < deadline_s
         ):
             await asyncio.sleep(0.001)
 

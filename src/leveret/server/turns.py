@@ -99,8 +99,6 @@ class Turns:
         self._failing = False
         self.syncs = 0
         """How many syncs have been done."""
-        self._spent: list[Socket] = []
-        """Publishers that are not read from until the next sync is done."""
         self.pacing_s = pacing_s
         self._pacing: asyncio.TimerHandle | None = None
         self._paced: Set[Session] = frozenset()
@@ -171,10 +169,10 @@ class Turns:
     def _sync(self) -> None:
         if self._syncing:
             return
-        store = self.broker.store
-        if self.broker.wants_sync or self._spent:
+        ledger = self.broker.ledger
+        if ledger.wants_sync:
             self._request_sync()
-        elif self._lazy is None and (store.unsynced_bytes or store.checkpoint_due):
+        elif self._lazy is None and ledger.wants_sync_later:
             self._lazy = self.loop.call_later(_LAZY_SYNC_S, self._request_sync)
 
     def _request_sync(self) -> None:
@@ -210,9 +208,6 @@ class Turns:
         if error is None:
             self._syncing = False
             self.syncs += 1
-            spent, self._spent = self._spent, []
-            for socket in spent:
-                socket.next_share()
             self.broker.synced()
             if self._failing:
                 self._failing = False
@@ -314,7 +309,7 @@ class Turns:
         """
         if min(sent_bytes, self.broker.store.unsynced_bytes) < self.sync_share_bytes:
             return False
-        self._spent.append(socket)
+        self.broker.ledger.after_sync(socket.next_share)
         return True
 
     def _pace(self) -> None:

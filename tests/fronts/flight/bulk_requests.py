@@ -34,7 +34,7 @@ def durably(broker: Broker, do: Callable[[], Any]) -> Any:
     def in_a_turn() -> Any:
         broker.server.turns.begin()
         answer = do()
-        broker.server.broker.when_durable(durable.set)
+        broker.server.broker.ledger.when_durable(durable.set)
         return answer
 
     answer = broker.call(in_a_turn)

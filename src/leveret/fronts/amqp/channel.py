@@ -50,7 +50,7 @@ class AmqpChannel:
 
     def reply(self, method: Method, *, defined: int = 0, ticket: int = 0) -> None:
         """Send a method, after those before it, once what it promises is durable."""
-        self.core.answer(methods.frame(self.number, method), defined=defined, ticket=ticket)
+        self.core.owed.answer(methods.frame(self.number, method), defined=defined, ticket=ticket)
 
     # what the broker says
 

@@ -57,9 +57,8 @@ def requeue(channel: Channel, contents: Iterable[tuple[bytes, bytes]]) -> None:
                 begun.add(tag)
             else:
                 _give_back(channel, tag, headers)
-            if channel.confirms is not None:
-                channel.confirms.expect(1, broker.store.ticket, done=True)
-                broker.await_durable(channel)
+            if channel.owed.confirms is not None:
+                channel.owed.expect(1, broker.store.ticket, done=True)
     finally:
         settling.begin(channel, begun)
 

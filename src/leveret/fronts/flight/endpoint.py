@@ -287,7 +287,7 @@ class FlightEndpoint:
         if isinstance(answer, actions.Refused):
             writer.write(reply)
         else:
-            self._broker.when_durable(lambda: writer.write(reply))
+            self._broker.ledger.when_durable(lambda: writer.write(reply))
 
     async def _view(self, number: int, question: wire.View, writer: asyncio.StreamWriter) -> None:
         """What is in memory is written first, because the process reads files."""

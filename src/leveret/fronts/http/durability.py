@@ -62,7 +62,7 @@ class Durability:
             if not ended.done():
                 ended.set_result(None)
 
-        self._broker.when_durable(end)
+        self._broker.ledger.when_durable(end)
         self._broker.definitions.watch(end)
         try:
             await ended

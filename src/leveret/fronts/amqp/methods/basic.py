@@ -12,7 +12,7 @@ from leveret.amqp.frames import content_frames
 from leveret.amqp.methods import make
 from leveret.amqp.names import to_text
 from leveret.broker import consuming, direct_replies
-from leveret.broker.consuming import Wanted
+from leveret.broker.consuming import Got, Wanted
 from leveret.fronts.amqp.channel import AmqpChannel
 from leveret.fronts.amqp.methods.fields import named, table_of
 
@@ -66,7 +66,7 @@ def consume(channel: AmqpChannel, method: spec.Basic.Consume) -> None:
     if not method.nowait:
         channel.reply(make(spec.Basic.ConsumeOk, consumer_tag=tag), ticket=ticket)
     elif ticket:
-        channel.core.answer(b"", ticket=ticket)
+        channel.core.owed.answer(b"", ticket=ticket)
 
 
 def cancel(channel: AmqpChannel, method: spec.Basic.Cancel) -> None:
@@ -76,10 +76,14 @@ def cancel(channel: AmqpChannel, method: spec.Basic.Cancel) -> None:
 
 
 def get(channel: AmqpChannel, method: spec.Basic.Get) -> None:
-    got = consuming.get(channel.core, named(channel, method.queue), no_ack=method.no_ack)
+    name = named(channel, method.queue)
+    consuming.get(channel.core, name, no_ack=method.no_ack, encode=lambda got: _got(channel, got))
+
+
+def _got(channel: AmqpChannel, got: Got | None) -> bytes:
+    """Return the answer to a get."""
     if got is None:
-        channel.reply(spec.Basic.GetEmpty())
-        return
+        return methods.frame(channel.number, spec.Basic.GetEmpty())
     answer = make(
         spec.Basic.GetOk,
         delivery_tag=got.tag,
@@ -90,7 +94,7 @@ def get(channel: AmqpChannel, method: spec.Basic.Get) -> None:
     )
     frame_max = channel.connection.frame_max
     content = content_frames(channel.number, got.header, got.body, frame_max=frame_max)
-    channel.core.answer(b"".join((methods.frame(channel.number, answer), *content)))
+    return b"".join((methods.frame(channel.number, answer), *content))
 
 
 def recover(channel: AmqpChannel, method: spec.Basic.Recover) -> None:

@@ -14,8 +14,8 @@ from leveret.fronts.amqp.channel import AmqpChannel
 def select(channel: AmqpChannel, method: spec.Confirm.Select) -> None:
     if channel.core.transaction is not None:
         raise PreconditionFailed("cannot switch from tx to confirm mode")
-    if channel.core.confirms is None:
-        channel.core.confirms = Confirms()
+    if channel.core.owed.confirms is None:
+        channel.core.owed.confirms = Confirms()
     if not method.nowait:
         channel.reply(spec.Confirm.SelectOk())
 

@@ -29,7 +29,7 @@ def declare(channel: AmqpChannel, method: spec.Exchange.Declare) -> None:
     if not method.nowait:
         channel.reply(spec.Exchange.DeclareOk(), defined=defined)
     elif defined:
-        channel.core.await_definition(defined)
+        channel.core.owed.await_definition(defined)
 
 
 def _declare(channel: AmqpChannel, name: str, method: spec.Exchange.Declare) -> Exchange:
@@ -93,7 +93,7 @@ def bind(channel: AmqpChannel, method: spec.Exchange.Bind) -> None:
     if not method.nowait:
         channel.reply(spec.Exchange.BindOk(), defined=defined)
     elif defined:
-        channel.core.await_definition(defined)
+        channel.core.owed.await_definition(defined)
 
 
 def unbind(channel: AmqpChannel, method: spec.Exchange.Unbind) -> None:

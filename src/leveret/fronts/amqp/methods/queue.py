@@ -39,7 +39,7 @@ def declare(channel: AmqpChannel, method: spec.Queue.Declare) -> None:
         )
         channel.reply(reply, defined=queue.defined)
     elif queue.defined:
-        channel.core.await_definition(queue.defined)
+        channel.core.owed.await_definition(queue.defined)
 
 
 def _declare_reply(channel: AmqpChannel, name: str, method: spec.Queue.Declare) -> None:
@@ -114,7 +114,7 @@ def bind(channel: AmqpChannel, method: spec.Queue.Bind) -> None:
     if not method.nowait:
         channel.reply(spec.Queue.BindOk(), defined=defined)
     elif defined:
-        channel.core.await_definition(defined)
+        channel.core.owed.await_definition(defined)
 
 
 def unbind(channel: AmqpChannel, method: spec.Queue.Unbind) -> None:

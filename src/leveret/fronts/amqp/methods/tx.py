@@ -12,7 +12,7 @@ from leveret.fronts.amqp.channel import AmqpChannel
 
 
 def select(channel: AmqpChannel, method: spec.Tx.Select) -> None:
-    if channel.core.confirms is not None:
+    if channel.core.owed.confirms is not None:
         raise PreconditionFailed("cannot switch from confirm to tx mode")
     if channel.core.transaction is None:
         channel.core.transaction = Buffer()
