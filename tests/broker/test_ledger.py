@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from leveret.broker.confirms import Confirms
+from leveret.broker.counters import Counters
 from leveret.broker.ledger import Ledger, Owed
 from leveret.storage.errors import StorageFull
 from leveret.storage.offsets import Range
@@ -72,6 +73,7 @@ class Channel:
 
     def __init__(self, bench: Bench, *, confirms: bool) -> None:
         self.closed = False
+        self.counters = Counters()
         self.is_gone = False
         self.said: list[str] = []
         self.nacked: list[tuple[str, int]] = []
