@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 from leveret.broker import shares
 from leveret.broker.definitions import PermissionRow, UserRow
-from leveret.broker.groups.partition import Partition
 from leveret.broker.groups.registry import Groups
 from leveret.broker.passwords import hash_password
 from leveret.broker.stages import Stages
 from leveret.flight import actions
 from leveret.flight.actions import At
 from leveret.flight.tickets import unpack_ranges
+from leveret.storage.cursor import Cursor
 from leveret.testing.broker import Broker
 from leveret.testing.clock import VirtualClock
 from tests.fronts.flight.bulk_requests import Asking
@@ -189,13 +189,13 @@ def test_a_crash_brings_no_aborted_rows_to_a_group_that_begins(ask, monkeypatch,
             store.lock.release()
             store.sync()
 
-    def killed(_: Partition) -> None:
+    def killed(_: Cursor, other: Cursor) -> None:
         with ThreadPoolExecutor(1) as disk:
             disk.submit(sync_if_it_may).result(WAIT_S)
         raise AssertionError("killed")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Partition, "leave_out_what_is_gone", killed)
+        patched.setattr(Cursor, "leave_out_settled", killed)
         with pytest.raises(AssertionError, match="killed"):
             begin(ask)
     ask.crash()
