@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leveret.broker.consumer import UNLIMITED, Consumer, Consumers
+from leveret.broker.consumer import UNLIMITED, Consumer
+from leveret.broker.consumers import Consumers
 from leveret.broker.errors import AccessRefused
 
 

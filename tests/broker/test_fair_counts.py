@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leveret.broker.groups.partition import _fair_counts
+from leveret.broker.groups.partition_rules import _fair_counts
 
 
 class Seat:

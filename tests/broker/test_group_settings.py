@@ -20,7 +20,7 @@ def test_the_defaults_are_rocketmqs() -> None:
     assert (DEFAULT.mode, DEFAULT.max_span, DEFAULT.max_reconsume) == ("concurrent", 2000, 16)
     assert DEFAULT.consume_timeout_ms == 15 * 60 * 1000
     assert len(DEFAULT.delays_ms) == 18
-    assert [DEFAULT.delay_ms(returns) // 1000 for returns in (0, 1, 2, 14, 15, 16, 1000)] == [
+    assert [DEFAULT.retry_delay_after(returns) // 1000 for returns in (0, 1, 2, 14, 15, 16, 1000)] == [
         *(10, 30, 60),
         *(3600, 7200, 7200, 7200),
     ]
@@ -50,8 +50,8 @@ def test_delays_are_times_or_milliseconds(delays: Any, expected: tuple[int, ...]
 
 def test_a_table_of_ones_own_may_begin_with_another_level() -> None:
     changed = DEFAULT.changed({"delays": "1s 2s 3s", "first_level": 2})
-    assert [changed.delay_ms(returns) for returns in range(4)] == [2000, 3000, 3000, 3000]
-    assert changed.changed({"first_level": 99}).delay_ms(0) == 3000
+    assert [changed.retry_delay_after(returns) for returns in range(4)] == [2000, 3000, 3000, 3000]
+    assert changed.changed({"first_level": 99}).retry_delay_after(0) == 3000
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_whatever_is_asked_for_is_either_refused_or_a_group_can_live_with_it(wan
         return
     assert changed.max_span >= 1
     assert changed.consume_timeout_ms >= 0
-    assert all(changed.delay_ms(returns) >= 0 for returns in range(30))
+    assert all(changed.retry_delay_after(returns) >= 0 for returns in range(30))
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(changed), type=Settings) == changed
 
 

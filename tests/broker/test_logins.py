@@ -9,9 +9,9 @@ import pytest
 from leveret.broker import passwords
 from leveret.broker.accounts import User
 from leveret.broker.administration import delete_user
-from leveret.broker.broker import Limits
 from leveret.broker.definitions import PermissionRow, UserRow
 from leveret.broker.failed_logins import DELAY_MAX_US, FREE
+from leveret.broker.limits import Limits
 from leveret.broker.logins import Origin
 from leveret.broker.passwords import NOBODY_HASH, hash_password
 from leveret.fronts.amqp.wire import State

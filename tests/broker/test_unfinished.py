@@ -4,8 +4,8 @@ import pytest
 from pamqp import commands
 
 from leveret.amqp.frames import BODY, HEADER, METHOD, frame
-from leveret.broker.broker import Limits
 from leveret.broker.definitions import PermissionRow
+from leveret.broker.limits import Limits
 from leveret.broker.row_routing import Terms
 from leveret.broker.stage_notes import StageName
 from leveret.broker.stages import Stages

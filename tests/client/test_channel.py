@@ -7,7 +7,7 @@ import pytest
 from pamqp import commands
 
 from leveret.amqp.methods import Method, name
-from leveret.broker.broker import Limits
+from leveret.broker.limits import Limits
 from leveret.client import channel as module
 from leveret.client.channel import Channel, Content
 from leveret.client.endpoint import Endpoint

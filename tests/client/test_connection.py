@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from leveret.broker.broker import Limits
+from leveret.broker.limits import Limits
 from leveret.client.connection import Connection
 from leveret.client.errors import (
     ChannelClosed,

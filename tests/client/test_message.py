@@ -6,7 +6,7 @@ import pytest
 
 from leveret.amqp import methods, properties
 from leveret.amqp.tables import Timestamp, Value
-from leveret.broker.broker import Limits
+from leveret.broker.limits import Limits
 from leveret.client.codecs import Codecs
 from leveret.client.errors import ConversionError
 from leveret.client.message import Envelope, Envelopes, Message, Properties

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pamqp import commands
 
-from leveret.broker.broker import Limits
+from leveret.broker.limits import Limits
 from leveret.client.connection import Connection
 from leveret.client.errors import ChannelClosed, ConnectionBlocked
 from leveret.client.message import Message

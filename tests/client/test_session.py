@@ -14,7 +14,7 @@ import pytest
 from pamqp import commands
 
 from leveret.amqp.frames import HEARTBEAT_FRAME, METHOD, frame
-from leveret.broker.broker import Limits
+from leveret.broker.limits import Limits
 from leveret.client import session as module
 from leveret.client.endpoint import Endpoint
 from leveret.client.errors import ClientError, ConnectionLost, LoginRefused, NotConnected

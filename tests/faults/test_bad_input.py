@@ -19,7 +19,7 @@ import pytest
 from pamqp import commands
 
 from leveret.amqp.frames import BODY, FRAME, HEADER, HEARTBEAT_FRAME, METHOD, PROTOCOL_HEADER, frame
-from leveret.broker.broker import Limits
+from leveret.broker.limits import Limits
 from leveret.server import socket as server_socket
 from leveret.testing.broker import Broker
 from tests.amqp.session import (

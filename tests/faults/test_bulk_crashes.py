@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from leveret.amqp.properties import encode
-from leveret.broker import overflow, stages
+from leveret.broker import stages
 from leveret.broker.flags import EXPIRES
 from leveret.flight import actions
 from leveret.flight.tickets import StageDescriptor
@@ -143,7 +143,8 @@ def test_what_waits_is_weighed_when_notes_and_journal_differ(at_first) -> None:
         queue.cursor.release(list(queue.cursor.progress.leased.ranges()))
     history.restart()
     queue = history.queue("q")
-    assert queue.waiting_bytes == overflow.count_waiting_bytes(queue) == 2 * queue.ready > 0
+    limit = queue.rules.limit
+    assert limit.waiting_bytes == limit.count_waiting_bytes() == 2 * queue.ready > 0
 
 
 def test_messages_that_were_all_in_a_lease_at_a_restart_can_still_expire() -> None:

@@ -19,8 +19,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from leveret.broker.broker import Limits
 from leveret.broker.definitions import PermissionRow, UserRow
+from leveret.broker.limits import Limits
 from leveret.broker.passwords import hash_password
 from leveret.flight import actions
 from leveret.testing.broker import Broker

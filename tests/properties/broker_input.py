@@ -13,7 +13,7 @@ from leveret.amqp.errors import AmqpError
 from leveret.amqp.frames import BODY, HEARTBEAT_FRAME, PROTOCOL_HEADER, frame
 from leveret.amqp.methods import Method
 from leveret.amqp.tables import Timestamp, Value
-from leveret.broker.broker import Limits
+from leveret.broker.limits import Limits
 from leveret.fronts.amqp.wire import State
 from tests.amqp.session import (
     Core,

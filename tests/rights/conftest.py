@@ -2,7 +2,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from leveret.broker.broker import Limits
+from leveret.broker.limits import Limits
 from leveret.testing.broker import Broker
 from tests.fronts.http.conftest import Api
 from tests.rabbitmq.node import RabbitMQ

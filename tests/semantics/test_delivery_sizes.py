@@ -8,7 +8,7 @@ import pytest
 
 from leveret.broker import channel as broker_channel
 from leveret.broker.consumer import Consumer
-from leveret.broker.feed import TURN_BYTES
+from leveret.broker.deliverer import TURN_BYTES
 from leveret.storage.records import BATCH_BYTES_MAX, Record
 from leveret.testing.broker import Broker
 from tests.semantics.client import Channel

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from pamqp import commands
 
-from leveret.broker.broker import Limits
+from leveret.broker.limits import Limits
 from leveret.testing.broker import Broker
 from tests.semantics.client import Channel, Client
 

@@ -196,9 +196,9 @@ def test_what_goes_back_in_one_turn_is_dropped_in_shares_however_many_give_it_ba
     def give_back() -> int:
         queue = found(broker)
         queue.append(many(numbers(0, 3 * SHARE)))
-        taken = [queue.take(1, who=b"")[1][0].offset for _ in range(3 * SHARE)]
+        taken = [queue.deliverer.take(1, who=b"")[1][0].offset for _ in range(3 * SHARE)]
         for offset in taken:
-            queue.requeue([(offset, offset + 1)])
+            queue.deliverer.requeue([(offset, offset + 1)])
         return turn(broker)
 
     assert broker.call(give_back) == 2 * SHARE
@@ -238,9 +238,9 @@ def test_bodies_are_read_when_they_are_dropped_and_not_to_find_out_how_many(
     def give_back() -> tuple[int, int]:
         queue = found(broker)
         queue.append([made("x" * 4 * EACH_BYTES)] * 100)
-        taken = [each.offset for each in queue.take(100, who=b"")[1]]
+        taken = [each.offset for each in queue.deliverer.take(100, who=b"")[1]]
         monkeypatch.setattr(Log, "read", counted)
-        queue.requeue([(offset, offset + 1) for offset in taken[::2]])
+        queue.deliverer.requeue([(offset, offset + 1) for offset in taken[::2]])
         return turn(broker), sum(read)
 
     assert broker.call(give_back) == (50 - SHARE // 4, SHARE * EACH_BYTES)

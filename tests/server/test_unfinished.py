@@ -10,8 +10,8 @@ import pytest
 from pamqp import commands
 
 from leveret.amqp.frames import FRAME
-from leveret.broker.broker import Limits
 from leveret.broker.definitions import PermissionRow
+from leveret.broker.limits import Limits
 from leveret.server import alarms
 from leveret.server.alarms import Alarms, Shortage
 from leveret.testing.broker import Broker

@@ -9,20 +9,20 @@ work is done. What is due later waits for `tick`. No sockets, no tasks, no clock
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from leveret.broker import overflow, restoring
+from leveret.broker import restoring
 from leveret.broker.accounts import Accounts
 from leveret.broker.canonical import Value
+from leveret.broker.core import Runs, Scheduled
 from leveret.broker.counters import BrokerCounters
 from leveret.broker.defining import Defining, Undo
 from leveret.broker.definitions import Change, Row
-from leveret.broker.feed import Source
+from leveret.broker.destination import Destination
 from leveret.broker.ledger import Ledger
+from leveret.broker.limits import Limits
 from leveret.broker.logins import Hasher, Logins, Origin, hash_at_once
 from leveret.broker.pacing import Pacing
-from leveret.broker.queue import Queue
 from leveret.broker.session import Peer, Session
 from leveret.broker.timers import Timers
 from leveret.broker.turn_shares import TurnShares
@@ -35,44 +35,18 @@ from leveret.storage.store import Store
 
 if TYPE_CHECKING:
     from leveret.broker.channel import Channel
-    from leveret.broker.groups.partition import Partition
 
 _ROUNDS_MAX = 64
 """How often queues may wake one another in a turn before the shell gets to write what there is."""
 
-_FRAME_OVERHEAD_BYTES = 8
-"""What a frame of AMQP has beside its payload."""
 _DAMAGE_MAX = 100
 """Damaged things that are remembered one by one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What a client may ask for, and how long it may take."""
-
-    channel_max: int = 2047
-    frame_max: int = 131_072
-    heartbeat_s: int = 60
-    message_max_bytes: int = 128 << 20
-    unfinished_max_bytes: int = 256 << 20
-    """What a connection may make the broker keep of messages that are not whole, on all channels together."""
-    consumer_timeout_ms: int = 30 * 60 * 1000
-    login_delay_max_ms: int = 5_000
-    """How long a login waits at most because earlier ones have failed; 0 for no delay."""
-    logins_waiting_max: int = 1_000
-    """How many logins may wait for a delay or a hash. More are refused without a look at the password."""
-    logins_waiting_by_source_max: int = 100
-    """How many of them may come from one address, or from one user at an address known for that user."""
-
-    @property
-    def content_header_max_bytes(self) -> int:
-        """Return how large a content header may be: it must fit into one frame of AMQP."""
-        return self.frame_max - _FRAME_OVERHEAD_BYTES
 
 
 class _Appends(NamedTuple):
     """Messages for one queue in the order of their arrival, and who sent how many of them."""
 
+    queue: Destination
     messages: list[Message]
     senders: list[tuple[Channel, int]]
 
@@ -82,7 +56,7 @@ class Listener(Protocol):
 
     def nacked(self, channel: Channel, reason: str, count: int) -> None: ...
 
-    def refused_late(self, partition: Partition, count: int) -> None: ...
+    def refused_late(self, partition: str, count: int, so_far: int) -> None: ...
 
 
 class Broker:
@@ -133,11 +107,12 @@ class Broker:
         """Sessions whose fronts have something to be written."""
         self._clock = clock
         self.definitions = Defining(define)
-        self.ledger: Ledger[Queue, Source] = Ledger(store, self.definitions)
+        self.ledger: Ledger[Any, Runs] = Ledger(store, self.definitions)
         self._listener = listener
-        self._appends: dict[Queue, _Appends] = {}
-        self._awake: dict[Source, None] = {}
-        self._later: dict[Source, None] = {}
+        self._appends: dict[Runs, _Appends] = {}
+        """By what is to run afterwards: a queue's deliverer, or a stream."""
+        self._awake: dict[Runs, None] = {}
+        self._later: dict[Runs, None] = {}
         self._notices: list[Callable[[], None]] = []
         self.damage: list[str] = []
         """The first damaged things that were found, each in a sentence; `counters.damaged` counts all."""
@@ -159,20 +134,23 @@ class Broker:
 
     # the turn
 
-    def enqueue(self, queue: Queue, messages: list[Message], channel: Channel) -> None:
+    def enqueue(self, queue: Destination, messages: list[Message], channel: Channel) -> None:
         """Messages for a queue, to be appended at the end of the turn."""
-        waiting = self._appends.get(queue)
+        runs = queue.runs
+        waiting = self._appends.get(runs)
         if waiting is None:
-            self._appends[queue] = _Appends(list(messages), [(channel, len(messages))])
+            self._appends[runs] = _Appends(queue, list(messages), [(channel, len(messages))])
         else:
             waiting.messages.extend(messages)
             waiting.senders.append((channel, len(messages)))
 
-    def append_at_once(self, queue: Queue, messages: Sequence[Message], channel: Channel) -> None:
+    def append_at_once(self, queue: Destination, messages: Sequence[Message], channel: Channel) -> None:
         """The same, without waiting for the end of the turn."""
         self._append(queue, messages, [(channel, len(messages))])
 
-    def _append(self, queue: Queue, messages: Sequence[Message], senders: list[tuple[Channel, int]]) -> None:
+    def _append(
+        self, queue: Destination, messages: Sequence[Message], senders: list[tuple[Channel, int]]
+    ) -> None:
         if queue.dedup is None:
             start = queue.append(messages)
         else:
@@ -183,53 +161,56 @@ class Broker:
                 senders[position] = (channel, work.publish(queue, messages[first : first + count]))
                 first += count
             work.commit()
-        if queue.consumers:
+        paced = queue.paced
+        if paced is not None:
             publishers = [channel.session for channel, _ in senders]
-            self.pacing.published(queue, sum(count for _, count in senders), publishers)
+            self.pacing.published(paced, sum(count for _, count in senders), publishers)
         self.ledger.appended(queue, start, senders)
 
-    def wake(self, source: Source) -> None:
+    def wake(self, runs: Runs) -> None:
         """It is run in this turn; one that waits for a sync, after that."""
-        if not self.ledger.is_stalled(source):
-            self._awake[source] = None
+        if not self.ledger.is_stalled(runs):
+            self._awake[runs] = None
 
-    def wake_later(self, source: Source) -> None:
+    def wake_later(self, runs: Runs) -> None:
         """The same, once what this turn has to say is written."""
-        self._later[source] = None
+        self._later[runs] = None
 
-    def stall(self, source: Source) -> None:
+    def stall(self, runs: Runs) -> None:
         """It can't hand out more until something is synced."""
-        self.ledger.stall(source)
+        self.ledger.stall(runs)
 
-    def is_stalled(self, source: Source) -> bool:
-        return self.ledger.is_stalled(source)
+    def is_stalled(self, runs: Runs) -> bool:
+        return self.ledger.is_stalled(runs)
 
     def flush(self) -> None:
         """Appends what was published in this turn; from here on it is in the queues."""
         error: StorageError | None = None
         collected, self._appends = self._appends, {}
-        for queue, appends in collected.items():
+        for queue, messages, senders in collected.values():
             if queue.deleted:
                 continue
             try:
-                self._append(queue, appends.messages, appends.senders)
+                self._append(queue, messages, senders)
             except (WriteFailed, BadRequest) as failed:  # a full disk, or more than the store takes at once
                 error = failed
         self.ledger.seal(error)
 
-    def bring_up_to_date(self, source: Source) -> None:
+    def bring_up_to_date(self, scheduled: Scheduled) -> None:
         """Do what this turn has left to do for one queue, before a method looks at it or changes it.
 
         A method sees what the methods before it on its channel did (AMQP 0-9-1, section 4.7). So publishes
         of this turn are appended, consumers get what they have credit for, and what is too old or too much is
         dropped. All other queues wait for the end of the turn.
         """
-        if isinstance(source, Queue) and source in self._appends:
-            overflow.raise_share(source, self._appends[source].messages)
+        runs = scheduled.runs
+        waiting = self._appends.get(runs)
+        if waiting is not None:
+            waiting.queue.expect(waiting.messages)
         self.flush()
-        if source in self._awake:
-            del self._awake[source]
-            source.run()
+        if runs in self._awake:
+            del self._awake[runs]
+            runs.run()
 
     def end_turn(self) -> None:
         """Everything that was fed takes effect."""
@@ -240,8 +221,8 @@ class Broker:
             if not self._awake:
                 break
             awake, self._awake = self._awake, {}
-            for source in awake:
-                source.run()
+            for runs in awake:
+                runs.run()
         notices, self._notices = self._notices, []
         for tell in notices:
             tell()
@@ -262,8 +243,8 @@ class Broker:
     def synced(self) -> None:
         """The store is safe further than before."""
         self.begin_turn()
-        for source in self.ledger.synced():
-            self._awake[source] = None
+        for runs in self.ledger.synced():
+            self._awake[runs] = None
 
     def write_failed(self, error: WriteFailed) -> None:
         """The last round could not be written: publishes that wait for it are undone and nacked.
@@ -273,7 +254,7 @@ class Broker:
         self.begin_turn()
         self.ledger.write_failed(error, self._undo)
 
-    def _undo(self, published: Sequence[tuple[Queue, Range]]) -> None:
+    def _undo(self, published: Sequence[tuple[Destination, Range]]) -> None:
         """Take publishes back that nobody has been given."""
         work = Work(self, undoing=True)
         for queue, (start, stop) in published:
@@ -358,8 +339,8 @@ class Broker:
         if len(self.damage) < _DAMAGE_MAX:
             self.damage.append(sentence)
 
-    def note_stale(self, partition: Partition, count: int) -> None:
+    def note_stale(self, partition: str, count: int, so_far: int) -> None:
         """Settlements came too late, and were refused."""
         self.counters.stale_acks += count
         if self._listener is not None:
-            self._listener.refused_late(partition, count)
+            self._listener.refused_late(partition, count, so_far)

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING
 
 from leveret.broker import deadlines
 from leveret.broker.canonical import to_bytes
-from leveret.broker.consumer import UNLIMITED, Consumer
+from leveret.broker.consumer import UNLIMITED, Consumer, Source, Wish
 from leveret.broker.counters import Counters
-from leveret.broker.feed import Wish
 from leveret.broker.lapsed import Lapsed
 from leveret.broker.ledger import Owed
 from leveret.broker.outlet import Deliveries, Outlet
@@ -28,7 +27,7 @@ from leveret.storage.offsets import Range
 from leveret.storage.records import Record
 
 if TYPE_CHECKING:
-    from leveret.broker.feed import Source
+    from leveret.broker.accounts import User
     from leveret.broker.queue import Queue
     from leveret.broker.session import Session
 
@@ -68,6 +67,11 @@ class Channel:
         self.nack_reasons: dict[str, int] = {}
         self.closed = False
         session.channels[self] = None
+
+    @property
+    def user(self) -> User:
+        """Who has opened the channel."""
+        return self.session.user
 
     def label(self, tag: str) -> bytes:
         """Return for the journal to whom a message was delivered."""
@@ -151,13 +155,13 @@ class Channel:
     def getter(self, queue: Queue, *, no_ack: bool) -> Consumer:
         """Return what stands for the channel's gets from a queue."""
         if no_ack:
-            return Consumer(self, queue, "", no_ack=True)
+            return Consumer(self, queue.deliverer, "", no_ack=True)
         found = self.getters.get(queue)
         if found is None:
             self.getters = {each: getter for each, getter in self.getters.items() if not each.deleted}
-            timeout_us = deadlines.timeout_us(queue, None)
-            found = self.getters[queue] = Consumer(self, queue, "", timeout_us=timeout_us)
-        elif found.timeout_us != (timeout_us := deadlines.timeout_us(queue, None)):
+            timeout_us = deadlines.timeout_us(queue.settings)
+            found = self.getters[queue] = Consumer(self, queue.deliverer, "", timeout_us=timeout_us)
+        elif found.timeout_us != (timeout_us := deadlines.timeout_us(queue.settings)):
             deadlines.allow(found, timeout_us)
         return found
 

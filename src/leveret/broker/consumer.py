@@ -1,24 +1,117 @@
-"""Consumers of one source: who may be served next, and how much.
+"""A consumer, what it consumes from, and the channel that receives for it: what each knows of the others.
 
-Owns credit (prefetch), priorities, round robin, exclusivity and the single active consumer. Which messages
-are handed out is the queue's business, how they become frames the channel's.
+Owns the credit of one consumer (prefetch) and the contract of a `Source`: what a channel may ask of it, and
+must tell it. Whose turn it is among several consumers is left to `consumers`, what is handed out to the
+source, tags to the channel.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
+from leveret.broker.accounts import User
 from leveret.broker.canonical import to_bytes
-from leveret.broker.errors import AccessRefused
-
-if TYPE_CHECKING:
-    from leveret.broker.channel import Channel
-    from leveret.broker.deadlines import Waited
-    from leveret.broker.feed import Source
+from leveret.broker.core import Core, Named
+from leveret.broker.counters import Counters
+from leveret.broker.errors import BrokerError
+from leveret.broker.unacked import Run, Unacked
+from leveret.broker.work import Work
+from leveret.storage.offsets import Range
+from leveret.storage.records import Record
 
 UNLIMITED = 1 << 31
+_TOGETHER = 64
+"""Deliveries (tags) that are looked at together; each has its own deadline still."""
+
+
+class Wish(NamedTuple):
+    """How a consumer wants a delivery to go back."""
+
+    delay_ms: int | None
+    """None leaves the delay to the source."""
+    counted: bool = True
+    """Whether the delivery was a try; one that nobody began is not."""
+    why: bytes = b""
+    """What went wrong, where the consumer says so."""
+    lost: bool = False
+    """Nobody wishes anything: the consumer was lost, one that marks what it has begun."""
+
+
+@dataclass(slots=True)
+class Waited:
+    """The tags [start, stop), some of which may be settled or another consumer's; none was sent before."""
+
+    since_us: int
+    start: int
+    stop: int
+
+    def takes_in(self, first_tag: int, count: int) -> bool:
+        """Whether these, which were sent later, are looked at with it."""
+        if first_tag - self.start >= _TOGETHER:
+            return False
+        self.stop = first_tag + count
+        return True
+
+
+class Settling(Protocol):
+    """A transaction, for those who look at deliveries that it is about to settle."""
+
+    def settled(self) -> Iterator[Run[Consumer]]: ...
+
+
+class Failing(Protocol):
+    """The front's end of a channel, for those who must end it."""
+
+    def fail(self, error: BrokerError) -> None: ...
+
+
+class Receiver(Protocol):
+    """A channel, as its consumers and their sources know it."""
+
+    unacked: Unacked[Consumer]
+    counters: Counters
+    consumers: dict[str, Consumer]
+    unannounced: dict[Consumer, None]
+    watched: dict[Consumer, None]
+    prefetch: int
+    outstanding: int
+    closed: bool
+
+    @property
+    def broker(self) -> Core: ...
+
+    @property
+    def user(self) -> User:
+        """Who has opened the channel."""
+
+    @property
+    def number(self) -> int: ...
+
+    @property
+    def can_deliver(self) -> bool: ...
+
+    @property
+    def room(self) -> int: ...
+
+    @property
+    def outlet(self) -> Failing: ...
+
+    @property
+    def transaction(self) -> Settling | None: ...
+
+    def label(self, tag: str) -> bytes: ...
+
+    def deliver(self, consumer: Consumer, records: Sequence[Record]) -> None:
+        """Send messages to one of its consumers."""
+
+    def take_back(self, source: Source, tags: Sequence[Range]) -> list[Run[Consumer]]:
+        """Take tags back, whatever the client says of them later; return the deliveries that they were."""
+
+    def consumer_lost(self, consumer: Consumer) -> bool:
+        """The broker cancels; False if the client can't be told."""
 
 
 class Consumer:
@@ -46,7 +139,7 @@ class Consumer:
 
     def __init__(
         self,
-        channel: Channel,
+        channel: Receiver,
         source: Source,
         tag: str,
         *,
@@ -110,141 +203,90 @@ class Consumer:
         return max(0, min(room, self.channel.room))
 
 
-class Consumers:
-    """The consumers of a queue, in the order in which they are served.
+class Source:
+    """What consumers consume from: a deliverer, a reader, a group. What is not overridden has no effect."""
 
-    A thousand of them cost no more for each message than a few: those that hold all they may stand aside
-    until they have settled something, and of the others no more are asked than there are messages. Whoever
-    has its account elsewhere stays in line: what it settles there makes room here.
-    """
+    prioritised = False
+    """Whether offsets may be handed out in another order than their own."""
 
-    def __init__(self, *, single_active: bool) -> None:
-        self._single_active = single_active
-        self._all: dict[Consumer, None] = {}
-        """In the order in which they came."""
-        self._lines: dict[int, OrderedDict[Consumer, None]] = {}
-        """By priority, the highest first: whoever was served last is last."""
-        self._aside: dict[Channel, dict[Consumer, None]] = {}
-        """Those that are blocked."""
-        self.active: Consumer | None = None
-        """With a single active consumer: the one."""
-
-    def __len__(self) -> int:
-        return len(self._all)
-
-    def __iter__(self) -> Iterator[Consumer]:
-        return iter(self._all)
-
-    def __contains__(self, consumer: object) -> bool:
-        return consumer in self._all
+    def __init__(self, broker: Core, vhost: Named, name: str) -> None:
+        self.broker = broker
+        self.vhost = vhost
+        self.name = name
+        self.counters = Counters()
+        self.deleted = False
 
     @property
-    def exclusive(self) -> Consumer | None:
-        first = next(iter(self._all), None)  # which is alone, if it is one
-        return first if first is not None and first.exclusive else None
-
-    def add(self, consumer: Consumer) -> None:
-        """Raises when there is an exclusive one, or the new one wants to be that and is not alone."""
-        if (consumer.exclusive and (self._all or self._single_active)) or self.exclusive:
-            raise AccessRefused(f"{consumer.source} in exclusive use")
-        self._all[consumer] = None
-        self._line_up(consumer)
-        if self._single_active and self.active is None:
-            self.active = consumer
-
-    def remove(self, consumer: Consumer) -> bool:
-        """False when it was not there. The next in line becomes the active one."""
-        if consumer not in self._all:
-            return False
-        del self._all[consumer]
-        if consumer.blocked:
-            self._step_back(consumer)
-        else:
-            self._leave_line(consumer)
-        if consumer is self.active:
-            self.active = next((each for line in self._lines.values() for each in line), None)
-        return True
-
-    def clear(self) -> list[Consumer]:
-        """All of them, in the order in which they came."""
-        gone = list(self._all)
-        for consumer in gone:
-            self.remove(consumer)
-        return gone
-
-    def next_with_credit(self, wanted: int = UNLIMITED) -> list[tuple[Consumer, int]]:
-        """Consumers of the highest priority that has credit, with how much, in the order of their turn.
-
-        For so many messages no more of them are wanted.
-        """
-        if self._single_active:
-            credit = self.active.credit if self.active else 0
-            return [(self.active, credit)] if self.active and credit else []
-        found: list[tuple[Consumer, int]] = []
-        passed_over: list[Consumer] = []
-        for line in self._lines.values():
-            for consumer in line:
-                credit = consumer.credit
-                if credit:
-                    found.append((consumer, credit))
-                    if len(found) >= wanted:
-                        break
-                elif not found and not consumer.room and consumer.account is consumer:
-                    passed_over.append(consumer)
-            if found:
-                break
-        for consumer in passed_over:
-            self._step_aside(consumer)
-        return found
+    def runs(self) -> Source:
+        """What is run when something changes: see `core.Scheduled`."""
+        return self
 
     @property
-    def have_room(self) -> bool:
-        """Whether one that may be served has room, be its connection ready for more or not."""
-        if self._single_active:
-            return self.active is not None and self.active.room > 0
-        return any(consumer.room for line in self._lines.values() for consumer in line)
+    def timeout_action(self) -> str:
+        """What becomes of a delivery whose deadline has passed."""
+        return "retry"
 
-    def window_is_within(self, messages: int) -> bool:
-        """Return whether all consumers together may hold at most so many unsettled messages."""
-        for consumer in self._all:
-            messages -= UNLIMITED if consumer.no_ack else consumer.account.window
-            if messages < 0:
-                return False
-        return True
+    def run(self) -> None:
+        """Lets messages move as far as they can now."""
+        raise NotImplementedError
 
-    def unblock(self, channel: Channel) -> None:
-        """Consumers of this channel may have room again: they join the end of the line, in their order."""
-        for consumer in list(self._aside.get(channel, ())):
-            if consumer.room:
-                self._step_back(consumer)
-                self._line_up(consumer)
+    def wake(self) -> None:
+        """Something changed that may let messages move."""
+        self.broker.wake(self)
 
-    def served(self, consumer: Consumer) -> None:
-        """It has had its turn: it goes behind the others of its priority."""
-        self._lines[consumer.priority].move_to_end(consumer)
+    def room_again(self, consumer: Consumer) -> None:
+        """A consumer has settled something: there may be credit for more."""
+        raise NotImplementedError
 
-    def _line_up(self, consumer: Consumer) -> None:
-        line = self._lines.get(consumer.priority)
-        if line is None:
-            line = self._lines[consumer.priority] = OrderedDict()
-            self._lines = dict(sorted(self._lines.items(), reverse=True))
-        line[consumer] = None
+    def check_recover(self) -> None:
+        """Raises where everything that a channel holds can't be asked for again."""
 
-    def _leave_line(self, consumer: Consumer) -> None:
-        line = self._lines[consumer.priority]
-        del line[consumer]
-        if not line:
-            del self._lines[consumer.priority]
+    def check_return(self, *, requeue: bool) -> None:
+        """Raises where nothing can be given back: before any of a settlement is carried out."""
 
-    def _step_aside(self, consumer: Consumer) -> None:
-        self._leave_line(consumer)
-        self._aside.setdefault(consumer.channel, {})[consumer] = None
-        consumer.blocked = True
+    def unblock(self, channel: Receiver) -> None:
+        """The consumers of a channel may have credit again."""
 
-    def _step_back(self, consumer: Consumer) -> None:
-        """It is aside no more."""
-        aside = self._aside[consumer.channel]
-        del aside[consumer]
-        if not aside:
-            del self._aside[consumer.channel]
-        consumer.blocked = False
+    def remove_consumer(self, consumer: Consumer) -> None:
+        """A consumer is gone; what it holds is settled, or goes back with its channel."""
+        raise NotImplementedError
+
+    def redelivered(self, records: Sequence[Record]) -> list[bool]:
+        """Return for each record whether it may have been delivered before."""
+        return [False] * len(records)
+
+    def headers(self, records: Sequence[Record], plain: tuple[bytes, ...]) -> Sequence[bytes]:
+        """Their content headers as consumers see them; `plain` is as they were published."""
+        return plain
+
+    def ack(self, ranges: Sequence[Range], *, who: bytes = b"", work: Work | None = None) -> None:
+        """Done with."""
+
+    def requeue(
+        self,
+        ranges: Sequence[Range],
+        *,
+        delayed: bool = False,
+        late: bool = False,
+        who: bytes = b"",
+        wish: Wish | None = None,
+        work: Work | None = None,
+    ) -> None:
+        """Back to where it was."""
+
+    def reject(
+        self, ranges: Sequence[Range], *, who: bytes = b"", why: bytes = b"", work: Work | None = None
+    ) -> None:
+        """Not wanted: to the dead letters, or nowhere."""
+
+    def begin(self, ranges: Sequence[Range], *, who: bytes) -> None:
+        """A consumer has begun with these messages: from now on they count as tried."""
+
+    def missed(self, ranges: Sequence[Range], *, who: bytes) -> None:
+        """A deadline has passed: for whoever keeps account of that."""
+
+    def stale(self, count: int) -> None:
+        """So many settlements came too late, and had no effect."""
+
+    def take_back(self, ranges: Sequence[Range]) -> None:
+        """A deadline has passed: what `timeout_action` says, and where that can't be written, back."""

@@ -10,17 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from leveret.broker import arguments, deadlines, expiry, peeking
+from leveret.broker import arguments, deadlines, peeking
 from leveret.broker.canonical import Value
-from leveret.broker.consumer import Consumer
+from leveret.broker.consumer import Consumer, Source, Wish
+from leveret.broker.destination import Destination
 from leveret.broker.errors import PreconditionFailed
-from leveret.broker.feed import Source, Wish
 from leveret.broker.groups import settings, topics
 from leveret.broker.groups.member import Member
-from leveret.broker.peeking import Peek
 from leveret.broker.queue import Queue
 from leveret.broker.streams import positions
-from leveret.broker.streams.reader import Reader
 from leveret.broker.streams.stream import Stream
 from leveret.broker.terms import type_name
 from leveret.storage.offsets import Range
@@ -60,15 +58,16 @@ def consume(channel: Channel, wanted: Wanted) -> int:
     if "x-group" in wanted.arguments:
         return _join(channel, wanted)
     queue = readable_queue(channel, wanted.source)
-    if isinstance(queue, Stream):
-        _read(channel, wanted, queue)
+    stream = channel.vhost.streams.get(queue.name)
+    if stream is not None:
+        _read(channel, wanted, stream)
         return 0
     own = {"queue": queue.name, "vhost": channel.vhost.name, "queue_type": queue.settings.queue_type}
     arguments.check_consumer(wanted.arguments, **own)
     if wanted.arguments.get(peeking.ARGUMENT):
-        _peek(channel, wanted, queue)
+        _peek(channel, wanted, channel.vhost.plain_queues[queue.name])
     else:
-        _take_from(channel, wanted, queue)
+        _take_from(channel, wanted, channel.vhost.plain_queues[queue.name])
     return 0
 
 
@@ -78,13 +77,13 @@ def _take_from(channel: Channel, wanted: Wanted, queue: Queue) -> None:
     channel.broker.bring_up_to_date(queue)
     consumer = Consumer(
         channel,
-        queue,
+        queue.deliverer,
         wanted.tag,
         no_ack=wanted.no_ack,
         exclusive=wanted.exclusive,
         prefetch=wanted.prefetch,
         priority=arguments.consumer_priority(wanted.arguments, **where),
-        timeout_us=deadlines.timeout_us(queue, timeout_ms),
+        timeout_us=deadlines.timeout_us(queue.settings, timeout_ms),
         has_own_timeout=timeout_ms is not None,
         marks_begun=arguments.marks_begun(wanted.arguments),
     )
@@ -99,21 +98,18 @@ def _read(channel: Channel, wanted: Wanted, stream: Stream) -> None:
     position = positions.of_consumer(wanted.arguments, **where)
     _check_credit(wanted, stream)
     channel.broker.flush()
-    reader = Reader(stream, position.in_(stream))
-    consumer = Consumer(channel, reader, wanted.tag, prefetch=wanted.prefetch)
-    reader.consumer = consumer
-    stream.add_consumer(consumer)
-    channel.add_consumer(consumer)
+    reader = stream.reader(position.in_(stream))
+    reader.consumer = Consumer(channel, reader, wanted.tag, prefetch=wanted.prefetch)
+    channel.add_consumer(reader.consumer)
+    reader.wake()
 
 
 def _peek(channel: Channel, wanted: Wanted, queue: Queue) -> None:
     """Look at a queue, and take nothing."""
     channel.broker.flush()
-    peek = Peek(queue)
-    consumer = Consumer(channel, peek, wanted.tag, no_ack=wanted.no_ack, prefetch=wanted.prefetch)
-    peek.consumer = consumer
-    queue.peeks[peek] = None
-    channel.add_consumer(consumer)
+    peek = queue.peek()
+    peek.consumer = Consumer(channel, peek, wanted.tag, no_ack=wanted.no_ack, prefetch=wanted.prefetch)
+    channel.add_consumer(peek.consumer)
     peek.wake()
 
 
@@ -184,44 +180,43 @@ def get(channel: Channel, name: str, *, no_ack: bool, encode: Callable[[Got | No
 
     Messages that may be handed out only after a sync are ready, too: the answer waits for that.
     """
-    queue = readable_queue(channel, name)
-    if isinstance(queue, Stream):
-        raise queue.not_supported("basic.get")
+    readable_queue(channel, name)
+    queue = channel.vhost.plain_queue(name, what="basic.get")
 
     def attempt() -> bytes | None:
         if queue.deleted or channel.closed:
             return encode(None)
         channel.broker.bring_up_to_date(queue)
-        expiry.restart_disuse(queue)
+        queue.used()
         getter = channel.getter(queue, no_ack=no_ack)
         taken, records = _next_alive(queue, getter)
         if not taken and queue.ready:
             return None  # all of it is at or above the durable mark
-        got = _hand_out(queue, getter, records) if records else None
+        got = _hand_out(channel, queue, getter, records) if records else None
         queue.wake()
         return encode(got)
 
     channel.owed.answer_with(attempt)
 
 
-def _hand_out(queue: Queue, getter: Consumer, records: Sequence[Record]) -> Got:
+def _hand_out(channel: Channel, queue: Queue, getter: Consumer, records: Sequence[Record]) -> Got:
     """Give the one message that was taken to the channel."""
-    channel, (record,) = getter.channel, records
-    if queue.may_expire:
-        expiry.drop_expired(queue, before_us=channel.broker.now_us() + 1)
+    (record,) = records
+    if queue.rules.expiry.is_possible:
+        queue.rules.expiry.drop_expired(before_us=channel.broker.now_us() + 1)
     tag = channel.hold(getter, record.offset)
     got = Got(
         tag,
         record.exchange,
         record.routing_key,
-        queue.counted_header(record),
+        queue.deliverer.headers(records, (record.header,))[0],
         record.body,
-        queue.redelivered(records)[0],
+        queue.deliverer.redelivered(records)[0],
         queue.ready,
     )
     _count_got(channel, queue, got, no_ack=getter.no_ack)
     if getter.no_ack:
-        queue.ack([(record.offset, record.offset + 1)])
+        queue.deliverer.ack([(record.offset, record.offset + 1)])
     return got
 
 
@@ -240,20 +235,21 @@ def _next_alive(queue: Queue, getter: Consumer) -> tuple[int, list[Record]]:
 
     Consumers have had their chance, so a message that lives for 0 ms is expired.
     """
+    deliverer, expiry = queue.deliverer, queue.rules.expiry
     while True:
-        taken, records = queue.take(1, who=getter.label)
-        if records and queue.may_expire:
-            records = expiry.bury_expired(queue, records, before_us=queue.broker.now_us() + 1)
-        if records or not taken or queue.broker.is_stalled(queue):
+        taken, records = deliverer.take(1, who=getter.label)
+        if records and expiry.is_possible:
+            records = expiry.living(records, before_us=queue.broker.now_us() + 1)
+        if records or not taken or queue.broker.is_stalled(deliverer):
             return taken, records
 
 
 def recover(channel: Channel) -> None:
     """Give everything that the channel holds back to its queues, to be delivered again."""
-    for run in channel.unacked:
-        if isinstance(run.holder.source, Reader):
-            raise run.holder.source.stream.not_supported("basic.recover")
-    for source in {run.holder.source for run in channel.unacked}:
+    sources = {run.holder.source for run in channel.unacked}
+    for source in sources:
+        source.check_recover()
+    for source in sources:
         channel.broker.bring_up_to_date(source)
     held: dict[Source, list[Range]] = {}
     for run in channel.unacked.take_all():
@@ -264,7 +260,7 @@ def recover(channel: Channel) -> None:
         source.requeue(ranges, wish=again)
 
 
-def readable_queue(channel: Channel, name: str) -> Queue:
+def readable_queue(channel: Channel, name: str) -> Destination:
     """Return a queue that this channel may read from."""
     channel.session.check_access("read", "queue", name)
     queue = channel.vhost.queue(name)

@@ -8,21 +8,21 @@ story is left to `deaths`. If nothing can be appended (a full disk) the message 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from leveret.broker import deaths
 from leveret.broker.canonical import headers_of, to_bytes, to_text
+from leveret.broker.core import Core
+from leveret.broker.counters import Counters
 from leveret.broker.deaths import Reason
+from leveret.broker.destination import Destination
 from leveret.broker.flags import EXPIRES
-from leveret.broker.work import Work
+from leveret.broker.work import Feed, Work
 from leveret.storage.errors import BadRequest, WriteFailed
 from leveret.storage.journal import Outcome
+from leveret.storage.log import Log
 from leveret.storage.offsets import Range
 from leveret.storage.records import Message, Record
-
-if TYPE_CHECKING:
-    from leveret.broker.feed import Feed
-    from leveret.broker.queue import Queue
 
 _AT_ONCE = 1024
 _SMALL_BYTES = 64 << 10
@@ -34,8 +34,36 @@ _WITHOUT_COPY = {
 }
 
 
+class Letters(Protocol):
+    """What the messages of a feed leave when they die."""
+
+    def has_letters(self) -> bool:
+        """Return whether messages that die may leave something."""
+
+    def letters(
+        self, record: Record, reason: Reason, *, why: bytes, tried: bool
+    ) -> Sequence[tuple[Destination, Message]]:
+        """Return what a message leaves, and where; `tried` if it was delivered just now."""
+
+
+class LetterFeed(Feed, Protocol):
+    """A feed whose messages may die."""
+
+    @property
+    def broker(self) -> Core: ...
+
+    @property
+    def log(self) -> Log: ...
+
+    @property
+    def counters(self) -> Counters: ...
+
+    @property
+    def rules(self) -> Letters: ...
+
+
 def bury(
-    feed: Feed,
+    feed: LetterFeed,
     ranges: Sequence[Range],
     reason: Reason,
     *,
@@ -68,7 +96,7 @@ def bury(
     return True
 
 
-def _pieces(feed: Feed, ranges: Sequence[Range]) -> Iterator[Range]:
+def _pieces(feed: LetterFeed, ranges: Sequence[Range]) -> Iterator[Range]:
     """What is buried at once: so many messages, and one by one where they may be large."""
     mean_bytes = feed.log.size_bytes // max(1, feed.log.next - feed.log.first)
     at_once = _AT_ONCE if mean_bytes < _SMALL_BYTES else 1
@@ -79,7 +107,7 @@ def _pieces(feed: Feed, ranges: Sequence[Range]) -> Iterator[Range]:
 
 def _bury(
     work: Work,
-    feed: Feed,
+    feed: LetterFeed,
     range_: Range,
     reason: Reason,
     *,
@@ -89,9 +117,9 @@ def _bury(
     tried: bool,
 ) -> None:
     copied = 0
-    if feed.has_letters():
+    if feed.rules.has_letters():
         for record in feed.log.read([range_]):
-            letters = feed.letters(record, reason, why=why, tried=tried)
+            letters = feed.rules.letters(record, reason, why=why, tried=tried)
             for target, copy in letters:
                 work.append(target, [copy])
             copied += bool(letters)
@@ -103,7 +131,7 @@ def _bury(
     _count(feed, reason, range_[1] - range_[0], copied)
 
 
-def _count(feed: Feed, reason: Reason, count: int, copied: int) -> None:
+def _count(feed: LetterFeed, reason: Reason, count: int, copied: int) -> None:
     feed.broker.counters.deaths[reason.value] += count
     for counters in (feed.counters, feed.broker.counters):
         counters.dead_lettered += copied
@@ -113,7 +141,7 @@ def _count(feed: Feed, reason: Reason, count: int, copied: int) -> None:
             counters.dropped += count
 
 
-def bury_new(queue: Queue, messages: Sequence[Message], reason: Reason) -> None:
+def bury_new(queue: Destination, messages: Sequence[Message], reason: Reason) -> None:
     """Dead letters of messages that the queue did not even take in (`reject-publish-dlx`)."""
     if queue.settings.dead_letter_exchange is None:
         return
@@ -124,11 +152,11 @@ def bury_new(queue: Queue, messages: Sequence[Message], reason: Reason) -> None:
             target.append([copy])
 
 
-def route(queue: Queue, record: Record, reason: Reason) -> list[tuple[Queue, Message]]:
+def route(queue: Destination, record: Record, reason: Reason) -> list[tuple[Destination, Message]]:
     """Where a queue's dead letter goes, and as what; nowhere without an exchange, and not in a circle."""
-    assert queue.settings.dead_letter_exchange is not None
-    exchange = queue.vhost.exchanges.get(queue.settings.dead_letter_exchange)
-    if exchange is None:
+    exchange = queue.settings.dead_letter_exchange
+    assert exchange is not None
+    if exchange not in queue.vhost.exchanges:
         return []
     own_key = to_text(record.routing_key)
     new_key = queue.settings.dead_letter_routing_key
@@ -142,14 +170,12 @@ def route(queue: Queue, record: Record, reason: Reason) -> list[tuple[Queue, Mes
         routing_keys=[own_key],
         keep_cc=new_key is None,
     )
-    targets = queue.vhost.route_message(exchange, keys, header)
+    targets = queue.vhost.route_on(exchange, keys, header)
     found = []
     for target in targets:
         if deaths.is_cycle(header, queue=target.name, reason=reason):
             continue
         flags = record.flags & ~EXPIRES
-        message = Message(
-            to_bytes(exchange.name), to_bytes(keys[0]), header, record.body, flags, record.priority
-        )
+        message = Message(to_bytes(exchange), to_bytes(keys[0]), header, record.body, flags, record.priority)
         found.append((target, message))
     return found

@@ -13,46 +13,22 @@ What happens is the queue's `x-consumer-timeout-action`:
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from leveret.broker.consumer import Consumer, Receiver, Waited
 from leveret.broker.errors import PreconditionFailed
+from leveret.broker.queue_settings import QueueSettings
 from leveret.broker.unacked import Run
 from leveret.storage.offset_ranges import joined
 from leveret.storage.offsets import Range
 
-if TYPE_CHECKING:
-    from leveret.broker.channel import Channel
-    from leveret.broker.consumer import Consumer
-    from leveret.broker.queue import Queue
-
-
 _WAITED_MIN = 64
-_TOGETHER = 64
-"""Deliveries (tags) that are looked at together; each has its own deadline still."""
 _AT_ONCE = 4096
 """Late deliveries (runs of them) that go back in one turn: more wait for the next one."""
 
 
-@dataclass(slots=True)
-class Waited:
-    """The tags [start, stop), some of which may be settled or another consumer's; none was sent before."""
-
-    since_us: int
-    start: int
-    stop: int
-
-    def takes_in(self, first_tag: int, count: int) -> bool:
-        """Whether these, which were sent later, are looked at with it."""
-        if first_tag - self.start >= _TOGETHER:
-            return False
-        self.stop = first_tag + count
-        return True
-
-
-def timeout_us(queue: Queue, own_ms: int | None) -> int:
+def timeout_us(settings: QueueSettings, own_ms: int | None = None) -> int:
     """Return how long a delivery may take: as the consumer says, else as the queue's settings do."""
-    timeout_ms = queue.settings.consumer_timeout_ms if own_ms is None else own_ms
+    timeout_ms = settings.consumer_timeout_ms if own_ms is None else own_ms
     assert timeout_ms is not None, "effective settings have a timeout"
     return 1000 * timeout_ms
 
@@ -99,7 +75,7 @@ def allow(consumer: Consumer, timeout_us: int) -> None:
         consumer.channel.broker.timers.cancel((consumer, "deadline"))
 
 
-def forget(channel: Channel) -> None:
+def forget(channel: Receiver) -> None:
     """The channel is closed: nobody waits for what was sent on it."""
     for consumer in channel.watched:
         channel.broker.timers.cancel((consumer, "deadline"))
@@ -154,7 +130,7 @@ def _open_runs(consumer: Consumer, waited: Waited) -> list[Run[Consumer]]:
     return sorted(runs, key=lambda run: run.start)
 
 
-def _is_open(channel: Channel, waited: Waited) -> bool:
+def _is_open(channel: Receiver, waited: Waited) -> bool:
     if channel.unacked.has_any(waited.start, waited.stop):
         return True
     buffered = () if channel.transaction is None else channel.transaction.settled()
@@ -182,9 +158,6 @@ def _cancel(consumer: Consumer) -> None:
         )
         return
     source.remove_consumer(consumer)
-    ranges = []
-    for run in channel.unacked.take_holder(consumer):
-        channel.lapsed.add(source, [(run.start, run.stop)])
-        ranges.append(run.offsets)
-        channel.freed(consumer, len(run))
-    source.requeue(sorted(ranges))
+    tags = [(run.start, run.stop) for run in channel.unacked.held_by((consumer,))]
+    taken = channel.take_back(source, tags) if tags else []
+    source.requeue(sorted(run.offsets for run in taken))

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Union
+from typing import Union
 
 from leveret.broker.canonical import Value
 from leveret.broker.counters import Counters
+from leveret.broker.destination import Destination
 from leveret.broker.exchanges import Router
 
-if TYPE_CHECKING:
-    from leveret.broker.queue import Queue
-
-Bound = Union["Queue", "Exchange"]
+Bound = Union[Destination, "Exchange"]
 """What can be bound to an exchange."""
 
 

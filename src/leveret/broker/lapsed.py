@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from leveret.storage.offsets import OffsetSet, Range
 
 if TYPE_CHECKING:
-    from leveret.broker.feed import Source
+    from leveret.broker.consumer import Source
 
 
 class Lapsed:

@@ -17,12 +17,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
-from leveret.broker import expiry, ownership, sidelogs, weighing
+from leveret.broker import ownership, sidelogs, weighing
 from leveret.broker.accounts import User
+from leveret.broker.deliverer import Deliverer
+from leveret.broker.destination import Destination
 from leveret.broker.errors import AccessRefused, PreconditionFailed, QueryRefused
 from leveret.broker.fencing import fenced
 from leveret.broker.lease_notes import FloorNote, LeaseNote, Note, Query
@@ -33,9 +35,6 @@ from leveret.storage.journal import Outcome
 from leveret.storage.log import Log
 from leveret.storage.offset_ranges import total
 from leveret.storage.offsets import OffsetSet, Range
-
-if TYPE_CHECKING:
-    from leveret.broker.queue import Queue
 
 _QUERY_BYTES_MAX: Final = 200
 _AGAIN_US: Final = 1_000_000
@@ -48,9 +47,10 @@ _SWEPT: Final = 256
 class Leases:
     """All queries of one queue: `leases.open("nightly", user=ann, timeout_us=...)`."""
 
-    def __init__(self, queue: Queue, log: Log | None = None) -> None:
+    def __init__(self, queue: Destination, deliverer: Deliverer, log: Log | None = None) -> None:
         """Read the queries and their leases from `log`, which an earlier run of the broker wrote."""
         self.queue = queue
+        self._deliverer = deliverer
         self.queries: dict[str, Query] = {}
         label = sidelogs.label(sidelogs.LEASES, queue.log.id)
         self._floor = FloorNote()
@@ -280,27 +280,27 @@ class Leases:
     # inside
 
     def _check_free(self) -> None:
-        queue = self.queue
-        if queue.consumers.exclusive is not None:
+        queue, consumers = self.queue, self._deliverer.consumers
+        if consumers.exclusive is not None:
             raise AccessRefused(f"{queue} in exclusive use")
-        if queue.settings.single_active_consumer and queue.consumers:
+        if queue.settings.single_active_consumer and consumers:
             raise AccessRefused(f"{queue} has a single active consumer, and a query would be a second one")
 
     def _take(self, query: Query, max_messages: int | None, max_bytes: int | None) -> list[Range]:
         """What the query gets of what is ready: within its limits, and no more than its share."""
-        queue = self.queue
+        queue, deliverer = self.queue, self._deliverer
         queue.broker.bring_up_to_date(queue)
-        queue.catch_up()
+        deliverer.catch_up()
         looked = 0
         while looked < _DEAD_MAX:
             waiting = queue.ready + queue.delayed
-            share = -(-queue.ready // (1 + len(queue.consumers)))
+            share = -(-queue.ready // (1 + len(deliverer.consumers)))
             count = share if max_messages is None else min(max_messages, share)
-            if queue.prioritised:  # each is found by itself
+            if deliverer.prioritised:  # each is found by itself
                 count = min(count, weighing.COUNT_MAX)
             if max_bytes is not None:
                 count = weighing.within(queue.log, queue.cursor.waiting.ready_ranges(), count, max_bytes)
-            ranges = queue.lease(count, who=query.label) if count else []
+            ranges = deliverer.lease(count, who=query.label) if count else []
             if ranges or not count:
                 return ranges
             if queue.ready + queue.delayed == waiting:
@@ -309,7 +309,7 @@ class Leases:
                     f"the next messages of {queue} can't be taken, nor buried, before something is written",
                     hint="If it stays so: is the broker's disk full?",
                 )
-            living = queue.lease(min(queue.ready, _SWEPT), who=query.label) if queue.ready else []
+            living = deliverer.lease(min(queue.ready, _SWEPT), who=query.label) if queue.ready else []
             if living:
                 self._put_back(living)  # the dead ones among them are gone
             looked += waiting - queue.ready - queue.delayed
@@ -332,7 +332,7 @@ class Leases:
         if total(waiting) < lease.messages:
             raise self._lost(query, lease.number)
         again = msgspec.structs.replace(lease, expired=False)
-        size_bytes = self.queue.counted_bytes(lease.ranges)
+        size_bytes = self.queue.account.bytes_of(lease.ranges)
         transaction = self.queue.broker.store.transaction()
         change = self._notes.change(transaction)
         if lease.ranges:
@@ -340,7 +340,7 @@ class Leases:
         change.put(again)
         transaction.commit()
         change.done()
-        self.queue.waiting_bytes -= size_bytes
+        self.queue.account.dropped(size_bytes)
         del query.expired[lease.number]
         query.leases[lease.number] = again
 
@@ -431,13 +431,13 @@ class Leases:
         self._floor = floor
         query.leases.clear()
         query.expired.update(expired)
-        self.queue.came_back([each for lease in leases for each in lease.ranges])
+        self.queue.shown([each for lease in leases for each in lease.ranges])
 
     def _seen(self, query: Query) -> None:
         """It is alive: its leases have their whole time again."""
         broker = self.queue.broker
         query.seen_us = broker.now_us()
-        expiry.restart_disuse(self.queue)
+        self.queue.used()
         if query.timeout_us:
             due_us = query.seen_us + query.timeout_us
             broker.timers.set((self, query.name), due_us, lambda: self._expire(query))
@@ -456,7 +456,7 @@ class Leases:
 class Settlement:
     """Leases that end, live ones and expired ones, in one transaction: `add`, then `commit`."""
 
-    def __init__(self, queue: Queue, who: bytes) -> None:
+    def __init__(self, queue: Destination, who: bytes) -> None:
         self.transaction = queue.broker.store.transaction()
         self._queue = queue
         self._who = who
@@ -469,9 +469,9 @@ class Settlement:
             if ranges:
                 self.transaction.settle(cursor, ranges, outcome, who=self._who, why=why)
         elif waiting := cursor.waiting.within(ranges):
-            self._waited_bytes += self._queue.counted_bytes(waiting)
+            self._waited_bytes += self._queue.account.bytes_of(waiting)
             self.transaction.drop(cursor, waiting, outcome, who=self._who, why=why)
 
     def commit(self) -> None:
         self.transaction.commit()
-        self._queue.waiting_bytes -= self._waited_bytes
+        self._queue.account.dropped(self._waited_bytes)

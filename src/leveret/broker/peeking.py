@@ -7,58 +7,48 @@ ack, or a nack with requeue, only makes room for more. The rule: the cursor of t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Sequence
+from typing import Final
 
-from leveret.broker import expiry, weighing
+from leveret.broker import weighing
+from leveret.broker.consumer import Consumer
+from leveret.broker.deliverer import TURN_BYTES
+from leveret.broker.destination import Destination
 from leveret.broker.errors import PreconditionFailed
-from leveret.broker.feed import TURN_BYTES
+from leveret.broker.queue_rules import QueueRules
 from leveret.broker.read_only import ReadOnlySource
 from leveret.storage.offset_ranges import first_of
 from leveret.storage.offsets import Range
 from leveret.storage.records import Record
-
-if TYPE_CHECKING:
-    from leveret.broker.consumer import Consumer
-    from leveret.broker.queue import Queue
 
 ARGUMENT: Final = "x-peek"
 _BATCH: Final = 256
 
 
 class Peek(ReadOnlySource):
-    """`Peek(queue)`; the consumer is attached when it is there."""
+    """`queue.peek()`; the consumer is attached when it is there."""
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: Destination, rules: QueueRules, *, ended: Callable[[Peek], object]) -> None:
+        """`ended` is called when nobody looks any more."""
         super().__init__(queue.broker, queue.vhost, queue.name)
         self.queue = queue
-        self.consumer: Consumer | None = None
-        self.prioritised = queue.prioritised
+        self._rules = rules
+        self._ended = ended
+        self.prioritised = rules.deliverer.prioritised
         self._positions = [0] * (queue.cursor.waiting.priorities + 1)
         """For each priority: below this offset everything was shown that was ready then."""
 
     def __str__(self) -> str:
         return str(self.queue)
 
-    def run(self) -> None:
-        handed_bytes = 0
-        while self.consumer is not None and not self.queue.deleted:
-            credit = self.consumer.credit
-            if not credit:
-                return
-            if handed_bytes >= TURN_BYTES:
-                self.broker.wake_later(self)
-                return
-            records = self._next(min(credit, _BATCH))
-            if not records:
-                return
-            handed_bytes += sum(len(record.body) + len(record.header) for record in records)
-            self.consumer.channel.deliver(self.consumer, records)
+    @property
+    def is_open(self) -> bool:
+        return not self.queue.deleted
 
-    def _next(self, count: int) -> list[Record]:
+    def next(self, count: int) -> list[Record]:
         """Return up to `count` messages that were not shown, those of the highest priority first."""
         for priority in reversed(range(len(self._positions))):
-            while ranges := self._ready(priority, count):
+            while ranges := self._ready(priority, min(count, _BATCH)):
                 self._positions[priority] = ranges[-1][1]
                 if alive := self._alive(self.queue.log.read(ranges)):
                     return alive
@@ -72,21 +62,22 @@ class Peek(ReadOnlySource):
 
     def _alive(self, records: list[Record]) -> list[Record]:
         """Leave out what has expired and waits behind a message that lives longer."""
-        if not self.queue.may_expire:
+        expiry = self._rules.expiry
+        if not expiry.is_possible:
             return records
         now_us = self.broker.turn_us
-        due_us = ((record, expiry.due_us(self.queue, record)) for record in records)
+        due_us = ((record, expiry.due_us(record)) for record in records)
         return [record for record, due in due_us if due is None or due >= now_us]
 
     def redelivered(self, records: Sequence[Record]) -> list[bool]:
-        return self.queue.redelivered(records)
+        return self._rules.deliverer.redelivered(records)
 
     def headers(self, records: Sequence[Record], plain: tuple[bytes, ...]) -> Sequence[bytes]:
-        return self.queue.headers(records, plain)
+        return self._rules.headers(records, plain)
 
     def remove_consumer(self, consumer: Consumer) -> None:
-        self.consumer = None
-        self.queue.peeks.pop(self, None)
+        super().remove_consumer(consumer)
+        self._ended(self)
 
     def end(self) -> None:
         """The queue was deleted: the consumer is told."""

@@ -9,18 +9,19 @@ queue and made at the end of the turn (`Broker.flush`), in the order of arrival.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from leveret.broker import canonical, deadletters, direct_replies, overflow, sequences
+from leveret.broker import canonical, deadletters, direct_replies, sequences
 from leveret.broker.accounts import User
 from leveret.broker.arguments import parse_expiration
 from leveret.broker.canonical import MalformedHeader, Value, to_bytes
 from leveret.broker.deaths import Reason
+from leveret.broker.destination import Destination
 from leveret.broker.errors import BrokerError, Malformed, PreconditionFailed
 from leveret.broker.exchange import Exchange
 from leveret.broker.flags import EXPIRES
-from leveret.broker.queue import Queue
 from leveret.broker.terms import type_name
 from leveret.storage.errors import WriteFailed
 from leveret.storage.records import PERSISTENT, Message
@@ -47,7 +48,7 @@ class Route(NamedTuple):
     mandatory: bool
     keys: tuple[str, ...]
     """The routing key and those of copies."""
-    queues: tuple[Queue, ...]
+    queues: tuple[Destination, ...]
     by_headers: bool
     """Each message must be routed on its own."""
     refusing: bool
@@ -75,7 +76,7 @@ def resolve(vhost: VirtualHost, exchange_name: str, key: str, *, mandatory: bool
         (key,),
         queues,
         by_headers,
-        any(map(overflow.refuses, queues)),
+        _any_refusing(queues),
         _any_durable(queues),
         _any_synced(queues),
     )
@@ -114,11 +115,15 @@ def _publish(channel: Channel, route: Route, contents: Sequence[tuple[bytes, byt
     _accept(channel, route, messages, persistent=bool(all_flags & PERSISTENT))
 
 
-def _any_durable(queues: Sequence[Queue]) -> bool:
+def _any_refusing(queues: Sequence[Destination]) -> bool:
+    return any(queue.settings.refuses_publishes for queue in queues)
+
+
+def _any_durable(queues: Sequence[Destination]) -> bool:
     return any(queue.durable for queue in queues)
 
 
-def _any_synced(queues: Sequence[Queue]) -> bool:
+def _any_synced(queues: Sequence[Destination]) -> bool:
     return any(queue.confirms_synced for queue in queues)
 
 
@@ -181,7 +186,7 @@ def _publish_singly(channel: Channel, route: Route, contents: Sequence[tuple[byt
         single = route._replace(
             keys=tuple(keys),
             queues=queues,
-            refusing=any(map(overflow.refuses, queues)),
+            refusing=_any_refusing(queues),
             durable=_any_durable(queues),
             synced=_any_synced(queues),
         )
@@ -260,10 +265,10 @@ def _offer(channel: Channel, route: Route, messages: Sequence[Message]) -> None:
     refused: set[int] = set()
     try:
         for queue in route.queues:
-            if not overflow.refuses(queue):
+            if not queue.settings.refuses_publishes:
                 broker.enqueue(queue, list(messages), channel)
                 continue
-            by_this = overflow.admit(queue, messages, channel)
+            by_this = queue.admit(messages, partial(broker.append_at_once, queue, channel=channel))
             refused |= by_this
             if by_this and queue.settings.overflow == "reject-publish-dlx":
                 deadletters.bury_new(queue, [messages[each] for each in sorted(by_this)], Reason.MAXLEN)

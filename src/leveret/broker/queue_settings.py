@@ -51,6 +51,16 @@ class QueueSettings:
     """Whether the message itself is kept as long."""
 
     @property
+    def delays_returns(self) -> bool:
+        """Whether a plain requeue waits before the message comes again."""
+        return self.retry_delay_ms is not None
+
+    @property
+    def timeout_action(self) -> str:
+        """What becomes of a delivery whose deadline has passed."""
+        return self.consumer_timeout_action
+
+    @property
     def is_limited(self) -> bool:
         """Whether the queue has a length limit of any kind."""
         return self.max_length is not None or self.max_length_bytes is not None

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from leveret.broker.accounts import User
     from leveret.broker.broker import Broker
     from leveret.broker.channel import Channel
-    from leveret.broker.consumer import Consumer
-    from leveret.broker.feed import Source
+    from leveret.broker.consumer import Consumer, Receiver, Source
 
 
 def end_forbidden_consumers(broker: Broker, vhost: str, user: User) -> None:
@@ -33,7 +32,7 @@ def end_forbidden_consumers(broker: Broker, vhost: str, user: User) -> None:
 def end_forbidden_members(group: Group) -> None:
     """Cancel the members of a group whose topic has got a partition that they may not read."""
     for member in list(group.members):
-        refusal = _refusal(member.channel.session.user, group)
+        refusal = _refusal(member.channel.user, group)
         if refusal is not None:
             _end(member.channel, member, refusal)
 
@@ -62,7 +61,7 @@ def _names(source: Source) -> Iterable[str]:
     return (source.subject, *source.partitions) if isinstance(source, Group) else (source.name,)
 
 
-def _end(channel: Channel, consumer: Consumer, refusal: AccessRefused) -> None:
+def _end(channel: Receiver, consumer: Consumer, refusal: AccessRefused) -> None:
     """Tell the client, or close the channel of a client that does not understand `basic.cancel`."""
     told = channel.consumer_lost(consumer)
     consumer.source.remove_consumer(consumer)

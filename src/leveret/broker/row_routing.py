@@ -17,7 +17,7 @@ from leveret.broker.errors import Malformed, PreconditionFailed, QueryRefused
 from leveret.storage.records import Message
 
 if TYPE_CHECKING:
-    from leveret.broker.queue import Queue
+    from leveret.broker.destination import Destination
     from leveret.broker.vhost import VirtualHost
 
 Row = tuple[bytes, bytes, bytes, bytes]
@@ -40,7 +40,7 @@ class Terms:
     timeout_us: int
 
 
-def route_rows(vhost: VirtualHost, rows: Sequence[Row], terms: Terms) -> dict[Queue, list[Message]]:
+def route_rows(vhost: VirtualHost, rows: Sequence[Row], terms: Terms) -> dict[Destination, list[Message]]:
     """Return the messages by the queues they go to; raise for the first row that may not be published."""
     try:
         return _queues_of(vhost, rows, terms)
@@ -48,9 +48,9 @@ def route_rows(vhost: VirtualHost, rows: Sequence[Row], terms: Terms) -> dict[Qu
         raise Malformed(error.sentence) from None
 
 
-def _queues_of(vhost: VirtualHost, rows: Sequence[Row], terms: Terms) -> dict[Queue, list[Message]]:
-    known: dict[tuple[bytes, bytes], list[Queue]] = {}
-    found: dict[Queue, list[Message]] = {}
+def _queues_of(vhost: VirtualHost, rows: Sequence[Row], terms: Terms) -> dict[Destination, list[Message]]:
+    known: dict[tuple[bytes, bytes], list[Destination]] = {}
+    found: dict[Destination, list[Message]] = {}
     seen, limits = vhost.broker.seen_headers, vhost.broker.limits
     header_max = limits.content_header_max_bytes
     for exchange, key, header, body in rows:
@@ -80,7 +80,7 @@ def _queues_of(vhost: VirtualHost, rows: Sequence[Row], terms: Terms) -> dict[Qu
 
 def _resolve(
     vhost: VirtualHost, exchange_name: bytes, key: bytes, header: bytes, meaning: int, terms: Terms
-) -> tuple[list[Queue], bytes, int, bool]:
+) -> tuple[list[Destination], bytes, int, bool]:
     """Where it goes; its header as it is kept, and what that means; whether all like it go there."""
     name = to_text(exchange_name)
     terms.user.check("write", vhost.name, "exchange", name)
@@ -96,7 +96,9 @@ def _resolve(
     return vhost.route_message(exchange, keys, header), header, meaning, not (special or by_headers)
 
 
-def _instead(vhost: VirtualHost, exchange: bytes, key: bytes, header: bytes, terms: Terms) -> list[Queue]:
+def _instead(
+    vhost: VirtualHost, exchange: bytes, key: bytes, header: bytes, terms: Terms
+) -> list[Destination]:
     """Nobody takes a row: where it goes then."""
     if terms.unroutable is not None:
         queues, *_ = _resolve(vhost, to_bytes(terms.unroutable), key, header, 0, terms)

@@ -18,8 +18,7 @@ from leveret.storage.offsets import Range
 
 if TYPE_CHECKING:
     from leveret.broker.channel import Channel
-    from leveret.broker.consumer import Consumer
-    from leveret.broker.feed import Wish
+    from leveret.broker.consumer import Consumer, Wish
     from leveret.broker.work import Work
 
 

@@ -19,15 +19,14 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
-from leveret.broker import overflow, ownership, sidelogs
+from leveret.broker import ownership, sidelogs
 from leveret.broker.accounts import User
+from leveret.broker.destination import Destination
 from leveret.broker.errors import AccessRefused, QueryRefused
-from leveret.broker.flags import EXPIRES
 from leveret.broker.notes import Change, Notes
 from leveret.broker.row_routing import Row, Terms, route_rows
 from leveret.broker.stage_notes import CommitNote, StageName, StageNote
 from leveret.broker.strays import hold_again
-from leveret.broker.streams.stream import Stream
 from leveret.storage import words
 from leveret.storage.errors import StorageError
 from leveret.storage.journal import Outcome
@@ -37,7 +36,6 @@ from leveret.storage.offsets import OffsetSet, Range
 from leveret.storage.transaction import Transaction
 
 if TYPE_CHECKING:
-    from leveret.broker.queue import Queue
     from leveret.broker.vhost import VirtualHost
 
 QUERIES_MAX: Final = 10_000
@@ -59,7 +57,7 @@ class Stages:
             label=label,
             log=log,
         )
-        self._queues: dict[int, Queue] = {queue.log.id: queue for queue in vhost.queues.values()}
+        self._queues: dict[int, Destination] = {queue.log.id: queue for queue in vhost.queues.values()}
         """Those that stages have rows of, by the ids of their logs."""
         self._stages: dict[StageName, list[StageNote]] = {}
         self._hidden: dict[int, OffsetSet] = {}
@@ -85,7 +83,7 @@ class Stages:
         """Return what is staged, part by part, and the last commit of each query."""
         return list(self._notes)
 
-    def hidden(self, queue: Queue) -> OffsetSet:
+    def hidden(self, queue: Destination) -> OffsetSet:
         """What of a queue nobody may see yet."""
         hidden = self._hidden.get(queue.log.id, OffsetSet())
         return OffsetSet(queue.cursor.in_flight.leased_within(list(hidden.ranges())))
@@ -105,7 +103,7 @@ class Stages:
         if not rows:
             return
         routed = route_rows(self._vhost, rows, terms)
-        refusing = list(filter(overflow.refuses, routed))
+        refusing = [queue for queue in routed if queue.settings.refuses_publishes]
         written = self._places(self._stages.get(name, ())) if refusing else {}
         for queue in refusing:
             many = len(routed[queue]) + total(written.get(queue, ()))
@@ -129,11 +127,7 @@ class Stages:
             self._queues.update((queue.log.id, queue) for queue in routed)
         self._add(note)
         for queue, messages in routed.items():
-            if isinstance(queue, Stream):
-                queue.appended(messages)
-            else:
-                queue.note_arrival(messages)
-                queue.may_expire = queue.may_expire or any(each.flags & EXPIRES for each in messages)
+            queue.hidden_appended(messages)
 
     # ending
 
@@ -185,10 +179,10 @@ class Stages:
 
     def _check_rooms(self, shown: Sequence[StageNote]) -> None:
         """Whether queues that refuse have room for these, and for what was committed and is not ready yet."""
-        refusing = list(filter(overflow.refuses, self._places(shown)))
+        refusing = [queue for queue in self._places(shown) if queue.settings.refuses_publishes]
         soon = self._places([*chain.from_iterable(self._showing.values()), *shown]) if refusing else {}
         for queue in refusing:
-            _check_room(queue, total(soon[queue]), queue.counted_bytes(soon[queue]))
+            _check_room(queue, total(soon[queue]), queue.account.bytes_of(soon[queue]))
 
     def _show(self, number: int) -> None:
         """A commit is durable: its rows are ready, in all queues at once."""
@@ -200,7 +194,7 @@ class Stages:
         transaction.commit()
         self._uncover(shown)
         for queue, ranges in places.items():
-            queue.came_back(ranges)
+            queue.shown(ranges)
 
     def abort(self, query: str, batch: int, stages: Iterable[str], *, user: User) -> None:
         """Drops these stages of a batch, or all of them if none is named."""
@@ -225,16 +219,14 @@ class Stages:
 
     def _write_drop(
         self, transaction: Transaction, change: Change[StageNote | CommitNote], names: Sequence[StageName]
-    ) -> Iterable[Queue]:
+    ) -> Iterable[Destination]:
         """The queues that have less to wait for afterwards: readers of a stream stood before those rows."""
         parts = [part for name in names for part in self._stages[name]]
         places = self._places(parts)
         for queue, ranges in places.items():
             transaction.settle(queue.cursor, ranges, Outcome.DROPPED, who=words.ABORTED.encode())
-            for partition in queue.partitions if isinstance(queue, Stream) else ():
-                ready = partition.cursor.waiting.ready_within(ranges)
-                if ready:  # not what retention has taken, or somebody has skipped
-                    transaction.drop(partition.cursor, ready, Outcome.DROPPED)
+            for cursor, untaken in queue.untaken(ranges):
+                transaction.drop(cursor, untaken, Outcome.DROPPED)
         change.remove(part.key for part in parts)
         return places
 
@@ -286,9 +278,9 @@ class Stages:
         note = self._committed.get(query)
         return -1 if note is None else note.batch
 
-    def _places(self, parts: Iterable[StageNote]) -> dict[Queue, list[Range]]:
+    def _places(self, parts: Iterable[StageNote]) -> dict[Destination, list[Range]]:
         """What they hold of queues that are still there."""
-        found: dict[Queue, list[Range]] = {}
+        found: dict[Destination, list[Range]] = {}
         for part in parts:
             for log, start, stop in part.places:
                 queue = self._queues.get(log)
@@ -339,12 +331,12 @@ class Stages:
         return [min(notes, key=lambda note: (note.batch > 0, note.number)).query]
 
 
-def _check_room(queue: Queue, count: int, size_bytes: int) -> None:
+def _check_room(queue: Destination, count: int, size_bytes: int) -> None:
     """Consumers that are waiting make some first."""
-    if overflow.has_room(queue, count, size_bytes):
+    if queue.has_room(count, size_bytes):
         return
-    queue.run()
-    if not overflow.has_room(queue, count, size_bytes):
+    queue.runs.run()
+    if not queue.has_room(count, size_bytes):
         raise QueryRefused(
             "full",
             f"{queue} is full, and refuses what is published",

@@ -7,23 +7,20 @@ names. Both are mended here before anybody is served. What the notes say is `lea
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
+from leveret.broker.destination import Destination
 from leveret.storage.offsets import OffsetSet, Range
 
-if TYPE_CHECKING:
-    from leveret.broker.queue import Queue
 
-
-def hold_again(queue: Queue, ranges: Sequence[Range], *, who: bytes) -> None:
+def hold_again(queue: Destination, ranges: Sequence[Range], *, who: bytes) -> None:
     """After damage to the journal a note may name what is not in flight: it is taken again."""
     waiting = queue.cursor.waiting.within(ranges)
     if waiting:
         queue.cursor.hold(waiting, who=who)
-        queue.waiting_bytes -= queue.counted_bytes(waiting)
+        queue.account.dropped(queue.account.bytes_of(waiting))
 
 
-def show_strays(queue: Queue, accounted: Iterable[Range]) -> None:
+def show_strays(queue: Destination, accounted: Iterable[Range]) -> None:
     """After a restart: what is leased and in no note is ready, as if nobody had had it.
 
     A lease whose note was not written has been given to nobody; rows without a note are of a batch that was

@@ -208,10 +208,10 @@ def find(vhost: VirtualHost, subject: str, query: str) -> Group | None:
 def subject_of(user: User, vhost: VirtualHost, subject: str, *, is_topic: bool) -> Subject:
     """Return what is read: of the kind that was said, and all of it readable for the user."""
     queue = vhost.queues.get(subject)
-    if is_topic and isinstance(queue, Stream):
+    if is_topic and subject in vhost.streams:
         raise QueryRefused("kind", f"{queue} is a stream and no topic", hint="Use option stream.")
-    if not is_topic and not isinstance(queue, Stream):
-        if topics.partitions(vhost.exchanges.get(subject)):
+    if not is_topic and subject not in vhost.streams:
+        if topics.partitions(vhost, subject):
             sentence = f"'{subject}' in vhost '{vhost.name}' is a topic and no stream"
             raise QueryRefused("kind", sentence, hint="Use option topic.")
         if queue is not None:

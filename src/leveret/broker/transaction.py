@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from leveret.broker import deadlines, overflow, publishing, settling
+from leveret.broker import deadlines, publishing, settling
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.settling import Verdict
 from leveret.broker.unacked import Run
@@ -23,10 +23,9 @@ from leveret.storage.records import Message
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
     from leveret.broker.channel import Channel
-    from leveret.broker.consumer import Consumer
-    from leveret.broker.feed import Wish
+    from leveret.broker.consumer import Consumer, Wish
+    from leveret.broker.destination import Destination
     from leveret.broker.publishing import Route
-    from leveret.broker.queue import Queue
     from leveret.broker.vhost import VirtualHost
 
 
@@ -104,14 +103,14 @@ class Buffer:
 
 def _check_room(broker: Broker, work: Work) -> None:
     """A queue that refuses one of the messages refuses them all: the code and text are RabbitMQ's."""
-    for queue in filter(overflow.refuses, work.appended):
+    for queue in [each for each in work.appended if each.settings.refuses_publishes]:
         broker.bring_up_to_date(queue)
         messages = work.appended[queue]
-        if not overflow.has_room(queue, len(messages), sum(len(message.body) for message in messages)):
+        if not queue.has_room(len(messages), sum(len(message.body) for message in messages)):
             raise PreconditionFailed("partial tx completion")
 
 
-def _queues_now(vhost: VirtualHost, route: Route) -> list[Queue]:
+def _queues_now(vhost: VirtualHost, route: Route) -> list[Destination]:
     """The queues that publishes reach when they are committed.
 
     As in RabbitMQ, bindings count as they were when a message was published, and queues are looked up by

@@ -17,6 +17,7 @@ from leveret.broker import dedup, sidelogs
 from leveret.broker.arguments import alternate_exchange, declared_settings
 from leveret.broker.canonical import Value, decode, decode_table, encode_table
 from leveret.broker.definitions import BindingRow, Change, ExchangeRow, QueueRow
+from leveret.broker.destination import Destination
 from leveret.broker.errors import AccessRefused, NotFound
 from leveret.broker.exchange import Bound, Exchange
 from leveret.broker.exchanges import ROUTERS
@@ -30,6 +31,7 @@ from leveret.broker.stages import Stages
 from leveret.broker.strays import show_strays
 from leveret.broker.streams.stream import Stream, retention_of
 from leveret.storage.log import Log
+from leveret.storage.offsets import OffsetSet
 from leveret.storage.retention import Retention
 from leveret.storage.words import OWN_CURSOR
 
@@ -56,7 +58,10 @@ class VirtualHost:
         self.broker = broker
         self.name = name
         self.version = 0
-        self.queues: dict[str, Queue] = {}
+        self.queues: dict[str, Destination] = {}
+        """Queues and streams, by name."""
+        self.plain_queues: dict[str, Queue] = {}
+        self.streams: dict[str, Stream] = {}
         self.exchanges: dict[str, Exchange] = {
             exchange: Exchange(
                 exchange, type_, ROUTERS[type_](), durable=True, internal=exchange == "amq.rabbitmq.trace"
@@ -77,11 +82,18 @@ class VirtualHost:
 
     # looking things up
 
-    def queue(self, name: str) -> Queue:
+    def queue(self, name: str) -> Destination:
         found = self.queues.get(name)
         if found is None:
             raise NotFound(f"no queue '{name}' in vhost '{self.name}'")
         return found
+
+    def plain_queue(self, name: str, *, what: str) -> Queue:
+        """The same for what streams can't do: `what` names it to the client."""
+        queue = self.queue(name)
+        if queue.name in self.streams:
+            raise self.streams[name].not_supported(what)
+        return self.plain_queues[name]
 
     def exchange(self, name: str) -> Exchange:
         found = self.exchanges.get(name)
@@ -101,18 +113,18 @@ class VirtualHost:
 
     # routing
 
-    def route(self, exchange: Exchange, key: str, properties: Mapping[str, Value]) -> list[Queue]:
+    def route(self, exchange: Exchange, key: str, properties: Mapping[str, Value]) -> list[Destination]:
         """The queues a message reaches, each once: through exchanges bound to exchanges and alternates."""
         return self._reached(exchange, (key,), properties)
 
-    def route_message(self, exchange: Exchange, keys: Sequence[str], header: bytes) -> list[Queue]:
+    def route_message(self, exchange: Exchange, keys: Sequence[str], header: bytes) -> list[Destination]:
         """The queues a message reaches under any of its keys; its header counts where an exchange asks."""
         return self._reached(exchange, keys, decode(header) if self.looks_at_headers(exchange) else {})
 
     def _reached(
         self, exchange: Exchange, keys: Sequence[str], properties: Mapping[str, Value]
-    ) -> list[Queue]:
-        found: dict[Queue, None] = {}
+    ) -> list[Destination]:
+        found: dict[Destination, None] = {}
         seen = {exchange}
         waiting = [exchange]
         while waiting:
@@ -125,12 +137,17 @@ class VirtualHost:
                 alternate = self.exchanges.get(source.alternate)
                 reached = () if alternate is None else (alternate,)
             for each in reached:
-                if isinstance(each, Queue):
+                if isinstance(each, Destination):
                     found[each] = None
                 elif each not in seen:
                     seen.add(each)
                     waiting.append(each)
         return list(found)
+
+    def route_on(self, exchange: str, keys: Sequence[str], header: bytes) -> list[Destination]:
+        """The same for an exchange that is known by its name alone; nowhere if there is none."""
+        found = self.exchanges.get(exchange)
+        return [] if found is None else self.route_message(found, keys, header)
 
     def looks_at_headers(self, exchange: Exchange) -> bool:
         """Whether an exchange on the way decides by headers or properties: no route can be remembered."""
@@ -220,7 +237,7 @@ class VirtualHost:
         owner: Session | None,
         table: dict[str, Value],
         declared: QueueSettings,
-    ) -> Queue:
+    ) -> Destination:
         store = self.broker.store
         if durable and owner is None:
             self.broker.definitions.check()
@@ -233,7 +250,7 @@ class VirtualHost:
         memory = None
         if declared.dedup:
             memory = dedup.create(store, log, window=declared.dedup_window, lasting=row is not None)
-        queue = self.queues[name] = self._make_queue(
+        queue = self._make_queue(
             name,
             cursor=cursor,
             declared=declared,
@@ -251,7 +268,7 @@ class VirtualHost:
             queue.defined = self.broker.define(change, undo=lambda: self._undo_queue(queue))
         return queue
 
-    def _undo_queue(self, queue: Queue) -> None:
+    def _undo_queue(self, queue: Destination) -> None:
         """A new queue can't be written down, so it was never there."""
         self.delete_queue(queue)
 
@@ -266,10 +283,13 @@ class VirtualHost:
         auto_delete: bool = False,
         owner: Session | None = None,
         dedup: dedup.Dedup | None = None,
-    ) -> Queue:
+    ) -> Destination:
         if declared.queue_type == "stream":
-            return Stream(self.broker, self, name, cursor=cursor, declared=declared, table=table, dedup=dedup)
-        return Queue(
+            stream = self.queues[name] = self.streams[name] = Stream(
+                self.broker, self, name, cursor=cursor, declared=declared, table=table, dedup=dedup
+            )
+            return stream
+        queue = self.queues[name] = self.plain_queues[name] = Queue(
             self.broker,
             self,
             name,
@@ -281,14 +301,21 @@ class VirtualHost:
             owner=owner,
             dedup=dedup,
         )
+        return queue
 
-    def delete_queue(self, queue: Queue) -> int:
+    def add_lasting_queue(self, name: str) -> Destination:
+        """Make a durable queue without arguments."""
+        settings = QueueSettings()
+        return self.add_queue(name, durable=True, auto_delete=False, owner=None, table={}, declared=settings)
+
+    def delete_queue(self, queue: Destination) -> int:
         """Deletes it with its bindings and all that is in it; its consumers are told."""
         if queue.deleted:
             return 0
         queue.deleted = True
-        if isinstance(queue, Stream):
-            self.groups.stream_deleted(queue)
+        if queue.name in self.streams:
+            self.groups.stream_deleted(self.streams.pop(queue.name))
+        self.plain_queues.pop(queue.name, None)
         del self.queues[queue.name]
         self.version += 1
         changes = self._let_go(queue)
@@ -296,14 +323,7 @@ class VirtualHost:
             changes.append(Change(self._queue_row(queue), removed=True))
         number = self.broker.define(*changes)
         self._go_with_last_bindings()
-        for what in ("expiry", "delayed", "disuse", "prefetch", "age"):
-            self.broker.timers.cancel((queue, what))
-        for consumer in queue.consumers.clear():
-            consumer.channel.consumer_lost(consumer)
-        for peek in list(queue.peeks):
-            peek.end()
-        if queue.leases is not None:
-            queue.leases.close()
+        queue.close()
         if queue.settings.audit_us:
             self.returned.look()
         if queue.trail is not None:
@@ -315,8 +335,7 @@ class VirtualHost:
     def retire(self) -> None:
         """Lets streams look whether they keep too much."""
         for queue in self.queues.values():
-            if isinstance(queue, Stream):
-                queue.retire()
+            queue.retire()
 
     # batches
 
@@ -325,6 +344,10 @@ class VirtualHost:
         if self.stages is None:
             self.stages = Stages(self)
         return self.stages
+
+    def hidden(self, queue: Destination) -> OffsetSet:
+        """The offsets of rows in a queue or stream whose batch is not committed."""
+        return OffsetSet() if self.stages is None else self.stages.hidden(queue)
 
     def restore_returned(self, beside: SideLogs) -> None:
         """After the queues, which say how long it is kept."""
@@ -336,10 +359,9 @@ class VirtualHost:
         if log is not None:
             self.stages = Stages(self, log)
         for queue in self.queues.values():
-            accounted = [] if queue.leases is None else list(queue.leases.held())
-            if self.stages is not None:
-                accounted += self.stages.hidden(queue).ranges()
-            show_strays(queue, accounted)
+            plain = self.plain_queues.get(queue.name)
+            accounted = [] if plain is None or plain.leases is None else list(plain.leases.held())
+            show_strays(queue, [*accounted, *self.hidden(queue).ranges()])
 
     # bindings
 
@@ -367,8 +389,7 @@ class VirtualHost:
         if source.router.unbind(destination, key, arguments):
             self._unregister(source, destination)
             self.version += 1
-            if isinstance(destination, Stream):
-                self.groups.topic_lost(source, destination)
+            self.groups.topic_lost(source, destination)
 
     def unbind(self, source: Exchange, destination: Bound, key: str, arguments: Mapping[str, Value]) -> int:
         if not source.router.unbind(destination, key, arguments):
@@ -422,7 +443,7 @@ class VirtualHost:
             self.name, exchange.name, exchange.type, exchange.auto_delete, exchange.internal, exchange.table
         )
 
-    def _queue_row(self, queue: Queue) -> QueueRow:
+    def _queue_row(self, queue: Destination) -> QueueRow:
         return QueueRow(self.name, queue.name, queue.log.id, queue.auto_delete, queue.table)
 
     def _binding_changes(
@@ -434,11 +455,11 @@ class VirtualHost:
         removed: bool = False,
     ) -> list[Change]:
         """A binding is durable when both of its ends are."""
-        exclusive = isinstance(destination, Queue) and destination.owner is not None
+        exclusive = isinstance(destination, Destination) and destination.owner is not None
         if not (source.durable and destination.durable) or exclusive:
             return []
         key, arguments = binding[-2:]
-        to_queue = isinstance(destination, Queue)
+        to_queue = isinstance(destination, Destination)
         row = BindingRow(self.name, source.name, to_queue, destination.name, key, arguments)
         return [Change(row, removed)]
 
@@ -475,7 +496,7 @@ class VirtualHost:
             window = declared.dedup_window
             kept = beside.get((sidelogs.DEDUP, log.id))
             memory = dedup.restore(self.broker.store, log, kept, window=window)
-        queue = self.queues[row.name] = self._make_queue(
+        queue = self._make_queue(
             row.name,
             cursor=cursor,
             declared=declared,
@@ -484,8 +505,8 @@ class VirtualHost:
             dedup=memory,
         )
         notes = beside.get((sidelogs.LEASES, log.id))
-        if notes is not None:
-            queue.leases = Leases(queue, notes)
+        if notes is not None and (plain := self.plain_queues.get(row.name)) is not None:
+            plain.leases = Leases(plain, plain.deliverer, notes)
         if queue.trail is not None:
             queue.trail.catch_up()
         if row != defined:

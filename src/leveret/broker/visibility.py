@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from leveret.broker.destination import Destination
 from leveret.broker.errors import PreconditionFailed, QueryRefused
-from leveret.broker.queue import Queue
-from leveret.broker.streams.stream import Stream
+from leveret.broker.streams.readable import Readable
 from leveret.storage.ackset import AckSet
 from leveret.storage.offsets import OffsetSet, Range
 from leveret.storage.view import LogView
@@ -41,7 +41,7 @@ class Snapshot(NamedTuple):
     """How often messages came back, for those that ever did."""
 
 
-def check_same(queue: Queue, log_id: int | None) -> None:
+def check_same(queue: Destination, log_id: int | None) -> None:
     """Raise if a reader began with another queue of this name; None stands for any."""
     if log_id not in (None, queue.log_id):
         raise QueryRefused(
@@ -51,51 +51,50 @@ def check_same(queue: Queue, log_id: int | None) -> None:
         )
 
 
-def extent_of(stream: Stream) -> Extent:
+def extent_of(stream: Readable) -> Extent:
     return Extent(stream.name, stream.log_id, stream.log.next, stream.decided(), gone_below(stream))
 
 
-def gone_below(stream: Stream) -> int:
+def gone_below(stream: Readable) -> int:
     """Above the highest message that retention has taken: whoever was not so far has missed it."""
     return stream.cursor.settled.retired_below
 
 
-def snapshot(queue: Queue, start: int, stop: int | None) -> Snapshot:
+def snapshot(queue: Destination, start: int, stop: int | None) -> Snapshot:
     """Return what can be seen from `start` on, up to `stop` or the end."""
     settled, returns = queue.cursor.settled, queue.cursor.returns
     stop = queue.log.next if stop is None else min(stop, queue.log.next)
     start = max(start, settled.low)
     ranges = list(settled.unsettled_within(start, stop)) if start < stop else []
-    if queue.vhost.stages is not None and (hidden := queue.vhost.stages.hidden(queue)):
+    if hidden := queue.vhost.hidden(queue):
         present = OffsetSet(ranges)
         present.remove_many(list(hidden.ranges()))
         ranges = list(present.ranges())
     return Snapshot(queue.log_id, ranges, returns.redelivered_below, returns.within(ranges))
 
 
-def write_out(queue: Queue) -> None:
+def write_out(queue: Destination) -> None:
     """Write what is in memory to segments, where other processes read it; on any thread."""
     queue.broker.store.flush(queue.log)
 
 
-def view(queue: Queue, start: int, stop: int) -> tuple[LogView, AckSet]:
+def view(queue: Destination, start: int, stop: int) -> tuple[LogView, AckSet]:
     """Return where the messages are, and which of [start, stop) are not to be read, at one moment."""
     return queue.log.view(), withheld(queue, start, stop)
 
 
-def withheld(queue: Queue, start: int, stop: int) -> AckSet:
+def withheld(queue: Destination, start: int, stop: int) -> AckSet:
     """All of [start, stop) that may not be read, as if it were settled; outside of it anything."""
     found = queue.cursor.settled.around(start, stop)
     if start >= stop:
         return found
-    if (stages := queue.vhost.stages) is not None:
-        found.settle_many(list(stages.hidden(queue).ranges(start, stop)))
-    if isinstance(queue, Stream) and queue.decided() < stop:
+    found.settle_many(list(queue.vhost.hidden(queue).ranges(start, stop)))
+    if queue.decided() < stop:
         found.settle(max(queue.decided(), start), stop)
     return found
 
 
-def existing(ranges: Iterable[Range], queue: Queue) -> list[Range]:
+def existing(ranges: Iterable[Range], queue: Destination | Readable) -> list[Range]:
     """Return the given ranges in order, as far as the queue has, or had, these offsets."""
     log = queue.log
     try:

@@ -9,43 +9,59 @@ directly. What a client publishes comes by `publish`; `append` is for what a que
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from leveret.broker.core import Core, Runs
 from leveret.broker.dedup import Dedup, Fresh
+from leveret.broker.destination import Account, Destination
+from leveret.storage.cursor import Cursor
 from leveret.storage.errors import BadRequest, WriteFailed
 from leveret.storage.journal import Outcome
 from leveret.storage.offsets import Range
 from leveret.storage.records import Message, Record
 
-if TYPE_CHECKING:
-    from leveret.broker.broker import Broker
-    from leveret.broker.feed import Feed
-    from leveret.broker.queue import Queue
+
+class Counted(Protocol):
+    """Something with a cursor, and perhaps an account of the bytes that wait there."""
+
+    @property
+    def cursor(self) -> Cursor: ...
+
+    @property
+    def account(self) -> Account: ...
+
+
+class Feed(Counted, Runs, Protocol):
+    """Something that hands out messages, and gets some of them back: a deliverer."""
+
+    deleted: bool
+
+    def wake(self) -> None: ...
 
 
 class Work:
     """`work.append(...)`, `work.settle(...)`, then `ticket = work.commit()`."""
 
-    def __init__(self, broker: Broker, *, undoing: bool = False) -> None:
+    def __init__(self, broker: Core, *, undoing: bool = False) -> None:
         """`undoing` for what takes back a part of a round that could not be written."""
         self._broker = broker
         self._transaction = broker.store.transaction(undoing=undoing)
-        self._appended: dict[Queue, list[Message]] = {}
+        self._appended: dict[Destination, list[Message]] = {}
         self._returned: dict[Feed, int] = {}
         """Feeds that get messages back, with the bytes of their bodies where that is counted."""
-        self._dropped: dict[Feed, int] = {}
-        """Feeds that lose messages that nobody had taken, likewise."""
+        self._dropped: dict[Counted, int] = {}
+        """Feeds and streams that lose messages that nobody had taken, likewise."""
         self._fresh: dict[Dedup, Fresh] = {}
         self._undone: dict[Dedup, list[bytes]] = {}
         """The content headers of what is taken back."""
         self._known = 0
 
     @property
-    def appended(self) -> Mapping[Queue, Sequence[Message]]:
+    def appended(self) -> Mapping[Destination, Sequence[Message]]:
         """What queues get, so far."""
         return self._appended
 
-    def publish(self, queue: Queue, messages: Sequence[Message]) -> int:
+    def publish(self, queue: Destination, messages: Sequence[Message]) -> int:
         """Appends publishes, where the queue wants it without those it has stored; how many are left."""
         if queue.dedup is not None:
             fresh = self._fresh.get(queue.dedup)
@@ -58,13 +74,18 @@ class Work:
             self.append(queue, messages)
         return len(messages)
 
-    def unpublish(self, queue: Queue, records: Sequence[Record]) -> None:
+    def unpublish(self, queue: Destination, records: Sequence[Record]) -> None:
         """Publishes that nobody has taken were not stored, after all."""
-        queue.take_out(self, [(each.offset, each.offset + 1) for each in records])
+        ranges = [(each.offset, each.offset + 1) for each in records]
+        self.drop(queue, ranges, Outcome.DROPPED)
+        for cursor, untaken in queue.untaken(ranges):
+            self._transaction.drop(cursor, untaken, Outcome.DROPPED)
+        if queue.trail is not None:
+            queue.trail.forget(ranges)
         if queue.dedup is not None:
             self._undone.setdefault(queue.dedup, []).extend(record.header for record in records)
 
-    def append(self, queue: Queue, messages: Sequence[Message]) -> None:
+    def append(self, queue: Destination, messages: Sequence[Message]) -> None:
         self._appended.setdefault(queue, []).extend(queue.as_kept(messages))
 
     def settle(
@@ -73,12 +94,12 @@ class Work:
         """What was in flight is done with."""
         self._transaction.settle(feed.cursor, ranges, outcome, who=who, why=why)
 
-    def drop(self, feed: Feed, ranges: Sequence[Range], outcome: Outcome, *, why: bytes = b"") -> None:
+    def drop(self, feed: Counted, ranges: Sequence[Range], outcome: Outcome, *, why: bytes = b"") -> None:
         """What nobody has taken is done with."""
         if not ranges:
             return
         self._transaction.drop(feed.cursor, ranges, outcome, why=why)
-        self._dropped[feed] = self._dropped.get(feed, 0) + feed.counted_bytes(ranges)
+        self._dropped[feed] = self._dropped.get(feed, 0) + feed.account.bytes_of(ranges)
 
     def give_back(
         self,
@@ -93,7 +114,7 @@ class Work:
         self._transaction.give_back(
             feed.cursor, ranges, not_before_us=not_before_us, counted=counted, why=why
         )
-        self._returned[feed] = self._returned.get(feed, 0) + feed.counted_bytes(ranges)
+        self._returned[feed] = self._returned.get(feed, 0) + feed.account.bytes_of(ranges)
 
     def commit_or_give_back(self, feed: Feed, ranges: Sequence[Range], *, counted: bool = True) -> None:
         """Makes it happen; if it can't be (a full disk), what was in flight goes back instead."""
@@ -120,9 +141,10 @@ class Work:
         for dedup, fresh in self._fresh.items():
             dedup.stored(fresh)
         for feed, size_bytes in self._dropped.items():
-            feed.waiting_bytes -= size_bytes
-        for feed, size_bytes in self._returned.items():
-            feed.returned(size_bytes)
+            feed.account.dropped(size_bytes)
+        for returned, size_bytes in self._returned.items():
+            returned.account.returned(size_bytes)
+            returned.wake()
         for queue, messages in self._appended.items():
             queue.appended(messages)
         return ticket

@@ -21,10 +21,10 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from leveret.broker.administration import unusable_patterns
-from leveret.broker.broker import Broker, Limits
+from leveret.broker.broker import Broker
 from leveret.broker.channel import Channel
 from leveret.broker.definitions import Change, Row
-from leveret.broker.groups.partition import Partition
+from leveret.broker.limits import Limits
 from leveret.fronts.flight.endpoint import FlightEndpoint, FlightSettings
 from leveret.server.acceptor import Acceptor
 from leveret.server.alarms import MEMORY_SHARE_MAX, Alarms, Measure
@@ -345,9 +345,8 @@ class Server:
             if self._started:  # else `start` raises it
                 self._stopping = asyncio.get_running_loop().create_task(self.stop())
 
-    def refused_late(self, partition: Partition, count: int) -> None:
+    def refused_late(self, partition: str, count: int, so_far: int) -> None:
         """Less and less often: a member that hangs is late with everything that it holds."""
-        so_far = partition.group.stale_acks
         if so_far.bit_length() != (so_far - count).bit_length():
             log.warning(
                 "%s: %d settlements came too late and were refused, in all its group", partition, so_far

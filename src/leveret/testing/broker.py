@@ -22,8 +22,8 @@ from random import Random
 from types import TracebackType
 from typing import Any, TypeVar
 
-from leveret.broker.broker import Limits
-from leveret.broker.queue import Queue
+from leveret.broker.destination import Destination
+from leveret.broker.limits import Limits
 from leveret.fronts.flight.endpoint import FlightEndpoint, FlightSettings
 from leveret.server.definitions import Definitions
 from leveret.server.server import DefinitionStore, Server
@@ -236,7 +236,7 @@ class Broker:
 
     def consumers(self, queue: str, vhost: str = "/") -> int:
         """Return how many consumers a queue has."""
-        return self.call(lambda: len(self._queue(queue, vhost).consumers))
+        return self.call(lambda: self._queue(queue, vhost).consumer_count)
 
     def wait_until_depth(
         self, queue: str, count: int, *, vhost: str = "/", timeout_s: float = WAIT_S
@@ -310,12 +310,12 @@ class Broker:
         """Runs a coroutine on the broker's loop, from another thread."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(WAIT_S)
 
-    def _holds(self, name: str, vhost: str, holds: Callable[[Queue], bool]) -> bool:
+    def _holds(self, name: str, vhost: str, holds: Callable[[Destination], bool]) -> bool:
         """False for a queue that does not exist yet."""
         found = self.server.broker.vhosts[vhost].queues.get(name)
         return found is not None and holds(found)
 
-    def _queue(self, name: str, vhost: str) -> Queue:
+    def _queue(self, name: str, vhost: str) -> Destination:
         return self.server.broker.vhosts[vhost].queue(name)
 
 

@@ -26,6 +26,7 @@ from leveret.testing.disk import Operation, SimulatedDisk
 
 if TYPE_CHECKING:
     from leveret.broker.queue import Queue
+    from leveret.broker.vhost import VirtualHost
     from leveret.server.server import Server
     from leveret.server.turns import Turns
 
@@ -71,28 +72,27 @@ class Faults:
 
     def duplicate_delivery(self, queue: str, n: int = 1, *, vhost: str = "/") -> None:
         """The next n messages that are delivered from the queue are in it once more, at its end."""
-        self._broker.call(lambda: self._duplicate(self._broker.server.broker.vhosts[vhost].queue(queue), n))
+        self._broker.call(lambda: self._duplicate(self._broker.server.broker.vhosts[vhost], queue, n))
 
-    def _duplicate(self, queue: Queue, n: int) -> None:
+    def _duplicate(self, vhost: VirtualHost, name: str, n: int) -> None:
+        queue = vhost.plain_queue(name, what="duplicate_delivery")
         if queue in self._duplicates:
             self._duplicates[queue] += n
             return
         self._duplicates[queue] = n
-        original = queue.take
+        original = queue.deliverer.take
 
-        def take(
-            count: int, *, who: bytes, before: int | None = None, unbegun: bool = False
-        ) -> tuple[int, list[Record]]:
-            taken, records = original(count, who=who, before=before, unbegun=unbegun)
+        def take(count: int, *, who: bytes, unbegun: bool = False) -> tuple[int, list[Record]]:
+            taken, records = original(count, who=who, unbegun=unbegun)
             copied = records[: self._duplicates[queue]]
             self._duplicates[queue] -= len(copied)
             if copied:
                 queue.append([Message(*record[2:]) for record in copied])
             if not self._duplicates[queue]:
-                del self._duplicates[queue], queue.take
+                del self._duplicates[queue], queue.deliverer.take
             return taken, records
 
-        queue.take = take  # type: ignore[method-assign]
+        queue.deliverer.take = take  # type: ignore[method-assign]
 
     # the disk of an in-memory broker
 

@@ -9,24 +9,36 @@ settled. What happens inside of a partition is `Partition`'s.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from leveret.broker import deadlines, ownership
+from leveret.broker.consumer import Consumer, Source
+from leveret.broker.core import Core
+from leveret.broker.deliverer import Deliverer
+from leveret.broker.destination import Destination
 from leveret.broker.errors import PreconditionFailed
-from leveret.broker.feed import Source
 from leveret.broker.groups.assignment import assign
 from leveret.broker.groups.member import Member
 from leveret.broker.groups.partition import Partition
 from leveret.broker.groups.settings import ORDERLY, QUERY, Settings
-from leveret.broker.queue_settings import QueueSettings
-
-if TYPE_CHECKING:
-    from leveret.broker.consumer import Consumer
-    from leveret.broker.queue import Queue
-    from leveret.broker.streams.stream import Stream
-    from leveret.broker.vhost import VirtualHost
+from leveret.broker.streams.readable import Readable
 
 DEAD_LETTERS: Final = "%DLQ%"
+
+
+class GroupHost(Protocol):
+    """The virtual host, as its groups know it."""
+
+    name: str
+
+    @property
+    def broker(self) -> Core: ...
+
+    @property
+    def queues(self) -> Mapping[str, Destination]: ...
+
+    def add_lasting_queue(self, name: str) -> Destination:
+        """Make a durable queue without arguments."""
 
 
 class Group(Source):
@@ -34,7 +46,7 @@ class Group(Source):
 
     def __init__(
         self,
-        vhost: VirtualHost,
+        vhost: GroupHost,
         subject: str,
         name: str,
         *,
@@ -44,6 +56,7 @@ class Group(Source):
         epoch: int = 0,
     ) -> None:
         super().__init__(vhost.broker, vhost, name)
+        self.host = vhost
         self.subject = subject
         """The stream or topic it reads."""
         self.number = number
@@ -58,8 +71,8 @@ class Group(Source):
         """Settlements that came too late, and were refused."""
         self._moving = False
         """Whether a partition is to have another owner when what it has in flight is settled."""
-        self._hungry: dict[Partition, None] = {}
-        """Those with something ready for which there was no credit, in the order of their turn."""
+        self._hungry: dict[Deliverer, None] = {}
+        """Of partitions with something ready for which there was no credit, in the order of their turn."""
 
     def __str__(self) -> str:
         return f"group '{self.name}' on '{self.subject}' in vhost '{self.vhost.name}'"
@@ -73,19 +86,14 @@ class Group(Source):
         """Of deliveries: in orderly mode there is no other member to give a message to."""
         return 0 if self.settings.mode == ORDERLY else 1000 * self.settings.consume_timeout_ms
 
-    def dead_letters(self) -> Queue:
+    def dead_letters(self) -> Destination:
         """The queue of what could not be consumed; it is there from the first such message on."""
         name = DEAD_LETTERS + self.name
-        found = self.vhost.queues.get(name)
-        if found is None:
-            found = self.vhost.add_queue(
-                name, durable=True, auto_delete=False, owner=None, table={}, declared=QueueSettings()
-            )
-        return found
+        return self.host.queues.get(name) or self.host.add_lasting_queue(name)
 
     # partitions
 
-    def add_partition(self, stream: Stream, *, start: int | None) -> Partition:
+    def add_partition(self, stream: Readable, *, start: int | None) -> Partition:
         """With the cursor it has there, or a new one that begins at `start`."""
         store = self.broker.store
         cursor = store.cursors(stream.log.id).get(self.cursor_name)
@@ -105,9 +113,12 @@ class Group(Source):
     def remove_partition(self, partition: Partition) -> None:
         partition.close()
         del self.partitions[partition.name]
-        self._hungry.pop(partition, None)
+        self._hungry.pop(partition.deliverer, None)
 
     # members
+
+    def has_member(self, member: Consumer) -> bool:
+        return member in self.members
 
     def join(self, member: Member) -> None:
         self.members[member] = None
@@ -131,9 +142,7 @@ class Group(Source):
             return
         for partition in partitions:
             for member in self.members:
-                seat = partition.seat(member)
-                if seat not in partition.consumers:
-                    partition.admit(member)
+                partition.admit(member)
 
     def _assign(self) -> None:
         """Partitions move to their new owners, but for those with a message in flight: they follow later."""
@@ -153,12 +162,12 @@ class Group(Source):
 
     # out
 
-    def wake_partition(self, partition: Partition) -> None:
-        self._hungry[partition] = None
+    def wake_partition(self, deliverer: Deliverer) -> None:
+        self._hungry[deliverer] = None
         self.broker.wake(self)
 
-    def is_hungry(self, partition: Partition) -> None:
-        self._hungry[partition] = None
+    def is_hungry(self, deliverer: Deliverer) -> None:
+        self._hungry[deliverer] = None
 
     def wake_hungry(self) -> None:
         if self._hungry or self._moving:
@@ -170,20 +179,25 @@ class Group(Source):
             self._assign()
         hungry, self._hungry = self._hungry, {}
         waiting = iter(hungry)
-        for partition in waiting:
-            if self.broker.is_stalled(partition):
+        for deliverer in waiting:
+            if self.broker.is_stalled(deliverer):
                 continue  # the sync runs it
-            partition.run()
+            deliverer.run()
             if self._hungry and not any(member.credit for member in self.members):
                 break
         left = dict.fromkeys(waiting)
-        for partition in left:
-            if partition.cursor.waiting.next_due_us is not None:
-                partition.run()  # its timer must be set, whoever has credit
+        for deliverer in left:
+            if deliverer.cursor.waiting.next_due_us is not None:
+                deliverer.run()  # its timer must be set, whoever has credit
         self._hungry = left | self._hungry
 
     def room_again(self, consumer: Consumer) -> None:
         self.wake_hungry()
+
+    def refused_late(self, partition: str, count: int) -> None:
+        """Settlements of a partition's messages came too late."""
+        self.stale_acks += count
+        self.broker.note_stale(partition, count, self.stale_acks)
 
     # changes
 

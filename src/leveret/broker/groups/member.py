@@ -6,23 +6,18 @@ one: an ack is progress, a nack with requeue sends back, one without makes a dea
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from leveret.broker.consumer import Consumer
-
-if TYPE_CHECKING:
-    from leveret.broker.channel import Channel
-    from leveret.broker.groups.group import Group
+from leveret.broker.consumer import Consumer, Receiver, Source
 
 
 class Member(Consumer):
     """`member.id` names it to people."""
 
-    __slots__ = ("group", "since_us")
+    __slots__ = ("since_us",)
 
-    def __init__(self, channel: Channel, group: Group, tag: str, *, prefetch: int, marks_begun: bool) -> None:
+    def __init__(
+        self, channel: Receiver, group: Source, tag: str, *, prefetch: int, marks_begun: bool
+    ) -> None:
         super().__init__(channel, group, tag, prefetch=prefetch, marks_begun=marks_begun)
-        self.group = group
         self.since_us = group.broker.turn_us
 
     @property

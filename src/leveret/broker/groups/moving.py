@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from leveret.broker.canonical import headers_of, to_bytes
 from leveret.broker.errors import NotFound, PreconditionFailed
 from leveret.broker.groups.group import DEAD_LETTERS
-from leveret.broker.groups.partition import GROUP, STREAM, SUBJECT
+from leveret.broker.groups.partition_rules import GROUP, STREAM, SUBJECT
 from leveret.broker.groups.settings import QUERY
 from leveret.broker.streams.positions import Position
 from leveret.broker.streams.reader import OFFSET
@@ -25,9 +25,9 @@ from leveret.storage.journal import Outcome
 from leveret.storage.offset_ranges import ranges_of
 
 if TYPE_CHECKING:
+    from leveret.broker.destination import Destination
     from leveret.broker.groups.group import Group
     from leveret.broker.groups.partition import Partition
-    from leveret.broker.queue import Queue
     from leveret.storage.offsets import Range
     from leveret.storage.records import Record
 
@@ -135,7 +135,7 @@ class Redrive:
         self._group = group
         self._who = _name(who)
         self._limit = limit
-        self._queue = group.vhost.queues.get(DEAD_LETTERS + group.name)
+        self._queue = group.host.queues.get(DEAD_LETTERS + group.name)
         self._stop = 0 if self._queue is None else self._queue.log.next
         self._at = 0
         self._recalled: list[int] = []
@@ -171,11 +171,11 @@ class Redrive:
             return
         ready = queue.cursor.waiting.ready_within([(each, each + 1) for each in recalled])
         if ready:
-            queue.waiting_bytes -= queue.counted_bytes(ready)
+            queue.account.dropped(queue.account.bytes_of(ready))
             queue.cursor.drop(ready, Outcome.ACKED, who=self._who, why=b"redriven")
         self.redriven += len(ready)
 
-    def _next_letters(self, queue: Queue) -> list[Record]:
+    def _next_letters(self, queue: Destination) -> list[Record]:
         """As many as may be looked at in one turn, one by one where they may be large."""
         first = queue.cursor.waiting.first_ready(self._at)
         if first is None or first >= self._stop:
@@ -215,7 +215,9 @@ class Redrive:
 
 def _has(partition: Partition, offset: int, body: bytes) -> bool:
     """Whether this message is still there to be read."""
-    if not 0 <= offset < partition.log.next or not partition.stream.visible(offset, offset + 1):
+    if not 0 <= offset < partition.log.next or not partition.stream.cursor.waiting.ready_within(
+        [(offset, offset + 1)]
+    ):
         return False
     message = partition.log.read_one(offset)
     return message is not None and message.body == body

@@ -16,8 +16,10 @@ import msgspec
 from leveret.broker import ownership, revocation, sidelogs
 from leveret.broker.accounts import User
 from leveret.broker.errors import NotFound, PreconditionFailed
+from leveret.broker.exchange import Bound, Exchange
 from leveret.broker.groups import topics
 from leveret.broker.groups.group import Group
+from leveret.broker.groups.partition import Partition
 from leveret.broker.groups.settings import QUERY, Settings
 from leveret.broker.notes import Notes
 from leveret.broker.streams.positions import Position
@@ -25,7 +27,6 @@ from leveret.broker.streams.stream import Stream
 from leveret.storage.errors import StorageError
 
 if TYPE_CHECKING:
-    from leveret.broker.exchange import Exchange
     from leveret.broker.vhost import VirtualHost
     from leveret.storage.log import Log
 
@@ -99,6 +100,16 @@ class Groups:
             subjects = ", ".join(f"'{group.subject}'" for group in found)
             raise PreconditionFailed(f"there are groups '{name}' on {subjects}: say which one is meant")
         return found[0]
+
+    def reading(self, stream: Stream) -> list[tuple[Group, Partition]]:
+        """The groups that read a stream, each with its partition there."""
+        found = ((group, group.partitions.get(stream.name)) for group in self)
+        return [(group, partition) for group, partition in found if partition and partition.stream is stream]
+
+    def _stream(self, destination: Bound) -> Stream | None:
+        """The stream that this is; None for queues and exchanges."""
+        found = self._vhost.streams.get(destination.name)
+        return found if found is destination else None
 
     def check_unread(self, subject: str) -> None:
         """Raises when a group reads this."""
@@ -216,46 +227,46 @@ class Groups:
         """Something was bound to it: its groups read that too, from the beginning."""
         if exchange.type != topics.TYPE:
             return
-        if isinstance(self._vhost.queues.get(exchange.name), Stream):  # groups on this name read that one
+        if exchange.name in self._vhost.streams:  # groups on this name read that one
             return
         for group in [group for group in self if group.subject == exchange.name]:
-            for stream in topics.partitions(exchange):
+            for stream in topics.partitions(self._vhost, exchange.name):
                 if stream.name not in group.partitions:
                     group.add_partition(stream, start=None)
             revocation.end_forbidden_members(group)
 
-    def topic_lost(self, exchange: Exchange, stream: Stream) -> None:
+    def topic_lost(self, exchange: Exchange, destination: Bound) -> None:
         """The binding of a partition was undone: groups on the topic do not read it any more."""
-        if stream in topics.partitions(exchange):
+        stream = self._stream(destination)
+        if stream is None or stream in topics.partitions(self._vhost, exchange.name):
             return
-        for partition in list(stream.partitions):
-            if partition.group.subject == exchange.name:
-                partition.group.remove_partition(partition)
+        for group, partition in self.reading(stream):
+            if group.subject == exchange.name:
+                group.remove_partition(partition)
 
     def check_exchange_deletion(self, exchange: Exchange) -> None:
-        if topics.partitions(exchange):
+        if topics.partitions(self._vhost, exchange.name):
             self.check_unread(exchange.name)
 
     def check_declaration(self, name: str) -> None:
         """Of a stream: a name that a group reads as a topic's stays the topic's."""
-        if topics.partitions(self._vhost.exchanges.get(name)):
+        if topics.partitions(self._vhost, name):
             self.check_unread(name)
 
-    def check_unbind(self, exchange: Exchange, destination: object) -> None:
+    def check_unbind(self, exchange: Exchange, destination: Bound) -> None:
         """A topic that is read keeps its partitions."""
-        if exchange.type == topics.TYPE and isinstance(destination, Stream):
+        if exchange.type == topics.TYPE and self._stream(destination) is not None:
             self.check_unread(exchange.name)
 
     def check_deletion(self, stream: Stream) -> None:
         """A partition of a topic that is read stays."""
-        for partition in stream.partitions:
-            if partition.group.subject != stream.name:
-                self.check_unread(partition.group.subject)
+        for group, _ in self.reading(stream):
+            if group.subject != stream.name:
+                self.check_unread(group.subject)
 
     def stream_deleted(self, stream: Stream) -> None:
         """Groups on it end with it; those on a topic lose a partition."""
-        for partition in list(stream.partitions):
-            group = partition.group
+        for group, partition in self.reading(stream):
             if group.subject == stream.name:
                 self.delete(group)
             else:

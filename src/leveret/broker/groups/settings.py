@@ -59,10 +59,23 @@ class Settings(msgspec.Struct, frozen=True):
     """The level of the first return; each further one is a level higher."""
     paused: bool = False
 
-    def delay_ms(self, returns: int) -> int:
-        """How long a message waits after so many earlier returns.
+    @property
+    def delivery_limit(self) -> int | None:
+        """How often a message may come again; None for ever."""
+        return None if self.max_reconsume < 0 else self.max_reconsume
 
-        >>> Settings.default().delay_ms(0), Settings.default().delay_ms(99)
+    @property
+    def delays_returns(self) -> bool:
+        return True
+
+    @property
+    def timeout_action(self) -> str:
+        return "retry"
+
+    def retry_delay_after(self, returns: int) -> int:
+        """How many milliseconds a message waits after so many earlier returns.
+
+        >>> Settings.default().retry_delay_after(0), Settings.default().retry_delay_after(99)
         (10000, 7200000)
         """
         return self.delays_ms[min(self.first_level - 1 + returns, len(self.delays_ms) - 1)]

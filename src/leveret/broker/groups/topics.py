@@ -26,10 +26,10 @@ PARTITIONS_MAX: Final = 1024
 
 def streams_of(vhost: VirtualHost, subject: str) -> list[Stream]:
     """What a group on this name reads: the stream, or the streams of the topic."""
-    queue = vhost.queues.get(subject)
-    if isinstance(queue, Stream):
-        return [queue]
-    found = partitions(vhost.exchanges.get(subject))
+    stream, queue = vhost.streams.get(subject), vhost.queues.get(subject)
+    if stream is not None:
+        return [stream]
+    found = partitions(vhost, subject)
     if found:
         return found
     if queue is not None:
@@ -37,15 +37,17 @@ def streams_of(vhost: VirtualHost, subject: str) -> list[Stream]:
     raise NotFound(f"no stream or topic '{subject}' in vhost '{vhost.name}'")
 
 
-def partitions(exchange: Exchange | None) -> list[Stream]:
+def partitions(vhost: VirtualHost, name: str) -> list[Stream]:
     """Those of a topic, in order; none for an exchange that is no topic."""
+    exchange = vhost.exchanges.get(name)
     if exchange is None or not isinstance(exchange.router, ConsistentHashRouter):
         return []
-    return [each for each in exchange.router.partitions if isinstance(each, Stream)]
+    bound = ((each, vhost.streams.get(each.name)) for each in exchange.router.partitions)
+    return [stream for each, stream in bound if stream is not None and stream is each]
 
 
 def all_topics(vhost: VirtualHost) -> dict[str, list[Stream]]:
-    found = {name: partitions(exchange) for name, exchange in vhost.exchanges.items()}
+    found = {name: partitions(vhost, name) for name in vhost.exchanges}
     return {name: streams for name, streams in found.items() if streams}
 
 
@@ -57,7 +59,7 @@ def create(vhost: VirtualHost, name: str, *, count: int, table: dict[str, Value]
     if not 1 <= count <= PARTITIONS_MAX:
         raise PreconditionFailed(f"a topic has 1 to {PARTITIONS_MAX} partitions, not {count}")
     exchange = vhost.exchanges.get(name)
-    present = partitions(exchange)
+    present = partitions(vhost, name)
     _check_exchange(vhost, name, exchange, count=count)
     table = {**table, "x-queue-type": "stream"}
     kept_bytes = table.get("x-max-length-bytes", 0)
@@ -70,7 +72,7 @@ def create(vhost: VirtualHost, name: str, *, count: int, table: dict[str, Value]
             f"'{others[0]}' is a partition of topic '{name}' in vhost '{vhost.name}': it can grow only by "
             "binding further streams"
         )
-    taken = [each for each in names if each in vhost.queues and not isinstance(vhost.queues[each], Stream)]
+    taken = [each for each in names if each in vhost.queues and each not in vhost.streams]
     if taken:
         raise PreconditionFailed(f"{vhost.queues[taken[0]]} is no stream")
     for each in [each for each in names if each in vhost.queues]:
@@ -97,7 +99,7 @@ def _check_exchange(vhost: VirtualHost, name: str, exchange: Exchange | None, *,
         return
     if exchange.type != TYPE:
         raise PreconditionFailed(f"{vhost.describe(exchange)} is of type '{exchange.type}', not '{TYPE}'")
-    present = len(partitions(exchange))
+    present = len(partitions(vhost, name))
     if count < present:
         raise PreconditionFailed(
             f"topic '{name}' in vhost '{vhost.name}' has {present} partitions: they can't become fewer"
@@ -109,7 +111,7 @@ def _check_exchange(vhost: VirtualHost, name: str, exchange: Exchange | None, *,
 def delete(vhost: VirtualHost, name: str) -> int:
     """The exchange, its streams and all that is in them; its groups must be gone."""
     exchange = vhost.exchanges.get(name)
-    found = partitions(exchange)
+    found = partitions(vhost, name)
     if exchange is None or not found:
         raise NotFound(f"no topic '{name}' in vhost '{vhost.name}'")
     vhost.groups.check_unread(name)

@@ -50,7 +50,7 @@ def change(broker: Broker, target: Target, wanted: Mapping[str, Any], *, begin: 
     group = _find(broker, target)
     moving.check_not_a_query(group)
     begin()
-    group.vhost.groups.change(group, wanted)
+    broker.vhosts[target.vhost].groups.change(group, wanted)
     return group.subject
 
 
@@ -63,7 +63,7 @@ def delete(broker: Broker, target: Target, *, begin: Callable[[], None]) -> None
     """Delete a group with its progress."""
     group = _find(broker, target)
     begin()
-    group.vhost.groups.delete(group)
+    broker.vhosts[target.vhost].groups.delete(group)
 
 
 def seek(

@@ -6,12 +6,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.errors import AccessRefused, NotFound
-from leveret.broker.streams.stream import Stream
 
 if TYPE_CHECKING:
     from leveret.broker.accounts import User
     from leveret.broker.broker import Broker
-    from leveret.broker.queue import Queue
+    from leveret.broker.destination import Destination
 
 _WHO_BYTES_MAX: Final = 255
 """Of who has done something, as the journal keeps it."""
@@ -19,9 +18,8 @@ _WHO_BYTES_MAX: Final = 255
 
 def purge(broker: Broker, user: User, vhost: str, name: str, *, begin: Callable[[], None]) -> None:
     """Drop what is not with consumers."""
-    queue = _find(broker, user, vhost, name)
-    if isinstance(queue, Stream):
-        raise queue.not_supported("queue.purge")
+    _find(broker, user, vhost, name)
+    queue = broker.vhosts[vhost].plain_queue(name, what="queue.purge")
     begin()
     broker.bring_up_to_date(queue)
     queue.purge(who=user.name.encode("utf-8", "surrogateescape")[:_WHO_BYTES_MAX])
@@ -31,15 +29,16 @@ def release_query(
     broker: Broker, user: User, vhost: str, name: str, query: str, *, begin: Callable[[], None]
 ) -> None:
     """End a query: what it holds goes back to the queue."""
-    queue = _find(broker, user, vhost, name)
-    if queue.leases is None or query not in queue.leases.queries:
+    _find(broker, user, vhost, name)
+    queue = broker.vhosts[vhost].plain_queues.get(name)
+    if queue is None or queue.leases is None or query not in queue.leases.queries:
         raise NotFound("Not Found")
     queue.leases.check_operate(query, user)
     begin()
     queue.leases.release(query)
 
 
-def _find(broker: Broker, user: User, vhost: str, name: str) -> Queue:
+def _find(broker: Broker, user: User, vhost: str, name: str) -> Destination:
     queue = broker.vhosts[vhost].queues.get(name)
     if queue is None:
         raise NotFound("Not Found")

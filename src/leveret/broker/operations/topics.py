@@ -42,7 +42,7 @@ def put(
     name = _checked(name)
     given = {"x-max-age": max_age, "x-max-length-bytes": max_bytes}
     table: dict[str, Any] = {argument: value for argument, value in given.items() if value is not None}
-    present = topics.partitions(host.exchanges.get(name))
+    present = topics.partitions(host, name)
     if count is None:
         count = max(1, len(present))
     if present:
@@ -59,7 +59,7 @@ def put(
 def delete(broker: Broker, user: User, vhost: str, name: str, *, begin: Callable[[], None]) -> None:
     """Delete the exchange and its streams with all that is in them; groups that read it must be gone."""
     host = broker.vhosts[vhost]
-    streams = topics.partitions(host.exchanges.get(name))
+    streams = topics.partitions(host, name)
     if not streams:
         raise NotFound(f"no topic '{name}' in vhost '{vhost}'")
     check_not_reserved("exchange", name)

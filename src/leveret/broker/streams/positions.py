@@ -10,15 +10,13 @@ after them. An offset below the first means the first; one above the end is wait
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from leveret.broker.canonical import Timestamp, Value
 from leveret.broker.checks import duration_us
 from leveret.broker.errors import PreconditionFailed
+from leveret.broker.streams.readable import Readable
 from leveret.broker.terms import as_term, is_integer, type_name
-
-if TYPE_CHECKING:
-    from leveret.broker.streams.stream import Stream
 
 WORDS = ("first", "last", "next")
 
@@ -29,7 +27,7 @@ class Position(NamedTuple):
     kind: str
     value: int = 0
 
-    def in_(self, stream: Stream) -> int:
+    def in_(self, stream: Readable) -> int:
         """The offset at which a reader of this stream begins."""
         log, now_us = stream.log, stream.broker.now_us()
         match self.kind:

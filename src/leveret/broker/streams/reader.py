@@ -6,17 +6,14 @@ and whoever wants progress to be kept consumes as the member of a group.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 from leveret.broker.canonical import split_for_fields, with_headers
-from leveret.broker.feed import TURN_BYTES, TURN_MESSAGES_MAX
+from leveret.broker.consumer import Consumer
+from leveret.broker.deliverer import TURN_BYTES, TURN_MESSAGES_MAX
 from leveret.broker.read_only import ReadOnlySource
+from leveret.broker.streams.readable import Readable
 from leveret.storage.records import Record
-
-if TYPE_CHECKING:
-    from leveret.broker.consumer import Consumer
-    from leveret.broker.streams.stream import Stream
 
 OFFSET = "x-stream-offset"
 _OFFSET_FIELD = bytes([len(OFFSET)]) + OFFSET.encode() + b"l"
@@ -54,56 +51,47 @@ class Stamps:
 
 
 class Reader(ReadOnlySource):
-    """`Reader(stream, position)`; the consumer is attached when it is there."""
+    """`stream.reader(position)`; the consumer is attached when it is there."""
 
-    def __init__(self, stream: Stream, position: int) -> None:
+    def __init__(self, stream: Readable, position: int, *, ended: Callable[[Reader], object]) -> None:
+        """`ended` is called when its consumer is gone."""
         super().__init__(stream.broker, stream.vhost, stream.name)
         self.stream = stream
-        self.counters = stream.counters
         self.position = position
-        self.consumer: Consumer | None = None
+        self.counters = stream.counters
+        self._ended = ended
         self._stamps = Stamps()
         self._batch = 1
 
     def __str__(self) -> str:
         return str(self.stream)
 
-    def run(self) -> None:
-        handed_bytes = 0
-        while self.consumer is not None and not self.stream.deleted:
-            credit = self.consumer.credit
-            if not credit:
-                return
-            if handed_bytes >= TURN_BYTES:
-                self.broker.wake_later(self)
-                return
-            records = self._next(min(credit, self._batch))
-            if not records:
-                if self.stream.awaits_sync:
-                    self.broker.stall(self)
-                return
-            size = sum(len(record.body) + len(record.header) for record in records)
-            handed_bytes += size
-            self.counters.bytes_out += size
-            self._batch = min(TURN_MESSAGES_MAX, 2 * self._batch)
-            self.consumer.channel.deliver(self.consumer, records)
+    @property
+    def is_open(self) -> bool:
+        return not self.stream.deleted
 
-    def _next(self, count: int) -> list[Record]:
+    def next(self, count: int) -> list[Record]:
         limit, waiting = self.stream.readable(), self.stream.cursor.waiting
         while (first := waiting.first_ready(self.position)) is not None and first < limit:
-            stop = min(limit, first + count, self.stream.log.reach(first, TURN_BYTES))
-            self.position = stop
-            records = self.stream.log.read(self.stream.visible(first, stop))
+            most = min(count, self._batch)
+            self.position = min(limit, first + most, self.stream.log.reach(first, TURN_BYTES))
+            records = self.stream.log.read(waiting.ready_within([(first, self.position)]))
             if records:
+                self._batch = min(TURN_MESSAGES_MAX, 2 * self._batch)
                 return records
+        if self.stream.awaits_sync:
+            self.broker.stall(self)
         return []
 
     def headers(self, records: Sequence[Record], plain: tuple[bytes, ...]) -> Sequence[bytes]:
         return self._stamps.put(records, plain)
 
     def remove_consumer(self, consumer: Consumer) -> None:
-        self.consumer = None
-        self.stream.remove_consumer(consumer)
+        super().remove_consumer(consumer)
+        self._ended(self)
+
+    def check_recover(self) -> None:
+        raise self.stream.not_supported("basic.recover")
 
     def check_return(self, *, requeue: bool) -> None:
         raise self.stream.not_supported("basic.nack and basic.reject")

@@ -1,8 +1,8 @@
-"""A stream: a log that is kept by age and size, whoever has read it.
+"""A stream: a destination that is kept by age and size, whoever has read it.
 
-To publishers it is a queue like any other. Its own cursor never hands anything out: what is ready in it is
-what readers may see, what is hidden until a batch is committed is leased in it, what retention or an abort
-has taken away is settled. Consumers read with a `Reader` each; groups have cursors of their own
+To publishers it is what a queue is. Its own cursor never hands anything out: what is ready in it is what
+readers may see, what is hidden until a batch is committed is leased in it, what retention or an abort has
+taken away is settled. Consumers read with a `Reader` each; groups have cursors of their own
 (`groups.partition`). The rule: nobody sees an offset that is not synced, or that lies behind one that is
 still undecided.
 """
@@ -11,27 +11,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from leveret.broker.canonical import Value
+from leveret.broker.core import Core
+from leveret.broker.dedup import Dedup
+from leveret.broker.destination import Destination, Host
 from leveret.broker.errors import Unsupported
-from leveret.broker.queue import Queue
+from leveret.broker.queue_settings import QueueSettings
+from leveret.broker.streams.readable import Follower
 from leveret.broker.streams.reader import Reader
-from leveret.storage.journal import Outcome
+from leveret.storage.cursor import Cursor
 from leveret.storage.offsets import Range
 from leveret.storage.records import PERSISTENT, Message
 from leveret.storage.retention import Retention
-
-if TYPE_CHECKING:
-    from leveret.broker.broker import Broker
-    from leveret.broker.canonical import Value
-    from leveret.broker.consumer import Consumer
-    from leveret.broker.dedup import Dedup
-    from leveret.broker.groups.partition import Partition
-    from leveret.broker.queue_settings import QueueSettings
-    from leveret.broker.vhost import VirtualHost
-    from leveret.broker.work import Work
-    from leveret.storage.cursor import Cursor
-
 
 _SEGMENTS_PER_LIMIT = 8
 _SEGMENT_BYTES_LEAST = 64 << 10
@@ -51,15 +43,15 @@ def retention_of(declared: QueueSettings) -> Retention:
     )
 
 
-class Stream(Queue):
+class Stream(Destination):
     """`stream.readable()` is how far anybody may read."""
 
     confirms_synced = True
 
     def __init__(
         self,
-        broker: Broker,
-        vhost: VirtualHost,
+        broker: Core,
+        vhost: Host,
         name: str,
         *,
         cursor: Cursor,
@@ -70,25 +62,34 @@ class Stream(Queue):
         super().__init__(
             broker, vhost, name, cursor=cursor, declared=declared, table=table, durable=True, dedup=dedup
         )
-        self.may_expire = False
+        self.readers: dict[Reader, None] = {}
+        """Consumers that read it by themselves."""
         self._unsynced: deque[tuple[int, int]] = deque()
         """(ticket, offset): up to where it may be read once that is safe."""
         self._synced = self.log.next
         self._gaps = tuple(self.log.gaps())
         """Numbers that no message has; only when a store is opened there can be more of them."""
-        self.partitions: list[Partition] = []
-        """Of the groups that read it."""
+        self._followers: dict[Follower, None] = {}
+        """Partitions of the groups that read it."""
         self.retire()
+
+    @property
+    def runs(self) -> Stream:
+        return self
+
+    @property
+    def consumer_count(self) -> int:
+        return len(self.readers)
 
     def not_supported(self, what: str) -> Unsupported:
         return Unsupported(f"{what} not supported by stream queues {self}")
 
     def change_settings(self, declared: QueueSettings) -> None:
         super().change_settings(declared)
-        self.may_expire = False
         self.broker.store.set_retention(self.log, retention_of(self.settings))
         self.broker.timers.cancel((self, "age"))
         self.retire()
+        self.wake()
 
     # in
 
@@ -105,11 +106,19 @@ class Stream(Queue):
         if self._unsynced and self._unsynced[-1][0] == ticket:
             self._unsynced.pop()
         self._unsynced.append((ticket, self.log.next))
-        if self.consumers or any(partition.wants_more for partition in self.partitions):
+        if self.readers or any(follower.wants_more for follower in self._followers):
             self.broker.stall(self)
         kept = self.settings.kept_bytes
         if kept and self.log.pending_bytes > max(_SEGMENT_BYTES_LEAST, kept >> 1):
             self.broker.store.hurry()
+
+    def hidden_appended(self, messages: Sequence[Message]) -> None:
+        self.appended(messages)
+
+    def untaken(self, ranges: Sequence[Range]) -> Sequence[tuple[Cursor, Sequence[Range]]]:
+        """What groups have not taken; not what retention has taken, or somebody has skipped."""
+        waiting = [(each.cursor, each.cursor.waiting.ready_within(ranges)) for each in self._followers]
+        return [(cursor, ready) for cursor, ready in waiting if ready]
 
     def retire(self) -> None:
         """Lets go of what is too old or too much: now and then, and after each checkpoint."""
@@ -123,17 +132,6 @@ class Stream(Queue):
                 self.broker.store.hurry()  # what is in memory is looked at when it is in a file
             due_us = now_us + max(_RETIRE_US_LEAST, age_us // 16)
             self.broker.timers.set((self, "age"), due_us, self.retire)
-
-    def came_back(self, ranges: Sequence[Range]) -> None:
-        """A batch was committed: its rows are there for all."""
-        self.wake()
-
-    def take_out(self, work: Work, ranges: Sequence[Range]) -> None:
-        """Messages that were never readable are not there, after all: for nobody."""
-        super().take_out(work, ranges)
-        for partition in self.partitions:
-            known = partition.cursor.waiting.ready_within(ranges)
-            work.drop(partition, known, Outcome.DROPPED)
 
     # out
 
@@ -166,15 +164,12 @@ class Stream(Queue):
         return bool(self._unsynced)
 
     def run(self) -> None:
-        for consumer in list(self.consumers):
-            consumer.source.run()
-        for partition in self.partitions:
-            partition.wake()
-        if self.awaits_sync and self.consumers:
+        for reader in list(self.readers):
+            reader.run()
+        for follower in self._followers:
+            follower.wake()
+        if self.awaits_sync and self.readers:
             self.broker.stall(self)
-
-    def catch_up(self) -> None:
-        """Nothing in it changes with time, but for what retention takes."""
 
     @property
     def last(self) -> int | None:
@@ -185,13 +180,24 @@ class Stream(Queue):
         """What of [start, stop) is there to be read."""
         return self.cursor.waiting.ready_within([(start, stop)])
 
-    # consumers
+    # who reads
 
-    def add_consumer(self, consumer: Consumer) -> None:
-        """With a `Reader` as its source."""
-        assert isinstance(consumer.source, Reader)
-        self.consumers.add(consumer)
-        consumer.source.wake()
+    def reader(self, position: int) -> Reader:
+        """Return a source that reads from this offset on."""
+        reader = Reader(self, position, ended=lambda each: self.readers.pop(each, None))
+        self.readers[reader] = None
+        return reader
 
-    def remove_consumer(self, consumer: Consumer) -> None:
-        self.consumers.remove(consumer)
+    def follow(self, follower: Follower) -> None:
+        self._followers[follower] = None
+
+    def unfollow(self, follower: Follower) -> None:
+        self._followers.pop(follower, None)
+
+    def close(self) -> None:
+        self.broker.timers.cancel((self, "age"))
+        for reader in list(self.readers):
+            consumer = reader.consumer
+            if consumer is not None:
+                reader.remove_consumer(consumer)
+                consumer.channel.consumer_lost(consumer)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from leveret.broker import direct_replies
 from leveret.broker.counters import Counters
-from leveret.broker.feed import Feed
+from leveret.broker.deliverer import Deliverer
 from leveret.broker.groups.group import Group
 from leveret.broker.session import PeerView
 from leveret.broker.views.selection import EVERYTHING, Listing, Selection, View, sorted_page
@@ -232,19 +232,19 @@ def _consumers(session: Session) -> list[ConsumerView]:
 
 def _consumers_on(channel: Channel) -> Iterator[ConsumerView]:
     for _, consumer in sorted(channel.consumers.items()):
-        yield _consumer(consumer)
+        yield _consumer(channel, consumer)
     if channel.reply_tag is not None:
         yield ConsumerView(
             *_place(channel, channel.reply_tag), direct_replies.NAME, None, False, False, True, 0, 0, 0, 0
         )
 
 
-def _consumer(consumer: Consumer) -> ConsumerView:
+def _consumer(channel: Channel, consumer: Consumer) -> ConsumerView:
     source = consumer.source
     queue, group = (source.subject, source.name) if isinstance(source, Group) else (source.name, None)
-    active = source.consumers.active if isinstance(source, Feed) else None
+    active = source.consumers.active if isinstance(source, Deliverer) else None
     return ConsumerView(
-        *_place(consumer.channel, consumer.tag),
+        *_place(channel, consumer.tag),
         queue,
         group,
         not consumer.no_ack,

@@ -22,8 +22,7 @@ from leveret.broker.views.selection import EVERYTHING, Listing, Selection, sorte
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
-    from leveret.broker.channel import Channel
-    from leveret.broker.consumer import Consumer
+    from leveret.broker.consumer import Consumer, Receiver
     from leveret.broker.groups.group import Group
     from leveret.broker.groups.member import Member
     from leveret.broker.groups.partition import Partition
@@ -87,7 +86,7 @@ def one_group(broker: Broker, vhost: str, subject: str, name: str) -> dict[str, 
 def _summary(group: Group) -> dict[str, object]:
     """One line of a list: what it is, and how it goes."""
     partitions = group.partitions.values()
-    letters = group.vhost.queues.get(DEAD_LETTERS + group.name)
+    letters = group.host.queues.get(DEAD_LETTERS + group.name)
     return {
         "vhost": group.vhost.name,
         "subject": group.subject,
@@ -99,7 +98,7 @@ def _summary(group: Group) -> dict[str, object]:
         "members": len(group.members),
         "lag": group.lag,
         "in_flight": group.in_flight,
-        "delayed": sum(each.delayed for each in partitions),
+        "delayed": sum(each.cursor.waiting.delayed for each in partitions),
         "stale_acks": group.stale_acks,
         "dead_letters": 0 if letters is None else letters.ready + letters.unacked,
     }
@@ -184,7 +183,7 @@ def _holdings(group: Group, limit: int) -> dict[Partition, _Holding]:
     return found
 
 
-def _outstanding(channel: Channel) -> Iterator[Run[Consumer]]:
+def _outstanding(channel: Receiver) -> Iterator[Run[Consumer]]:
     """What it holds, also if a transaction is about to settle it."""
     buffered = () if channel.transaction is None else channel.transaction.settled()
     return chain(channel.unacked, buffered)
@@ -197,7 +196,7 @@ def _partition(partition: Partition, *, limit: int) -> dict[str, object]:
     cursor, stream = partition.cursor, partition.stream
     end, settled = stream.readable(), cursor.settled
     first = stream.cursor.waiting.first_ready()
-    delays = list(islice(cursor.waiting.delays(), limit)) if partition.delayed else []
+    delays = list(islice(cursor.waiting.delays(), limit)) if cursor.waiting.delayed else []
     return {
         "stream": partition.name,
         "owner": None if partition.owner is None else partition.owner.id,
@@ -215,7 +214,7 @@ def _partition(partition: Partition, *, limit: int) -> dict[str, object]:
             "lowest": [list(each) for each in islice(settled.holes(), limit)],
         },
         "delayed": {
-            "count": partition.delayed,
+            "count": cursor.waiting.delayed,
             "next_due_ms": delays[0][1] // 1000 if delays else None,
             "soonest": [_delay(partition, offset, due_us) for offset, due_us in delays],
         },

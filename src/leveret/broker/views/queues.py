@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -13,6 +13,8 @@ from leveret.broker.views.selection import EVERYTHING, Listing, Selection, sorte
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
+    from leveret.broker.destination import Destination
+    from leveret.broker.groups.group import Group
     from leveret.broker.lease_notes import Query
     from leveret.broker.queue import Queue
 
@@ -86,33 +88,34 @@ class QueueRun(NamedTuple):
     views: Iterator[QueueView]
 
 
-_SORTS: Final[dict[str, Callable[[Queue], Any]]] = {
+_SORTS: Final[dict[str, Callable[[Destination], Any]]] = {
     "name": attrgetter("vhost.name", "name"),
     "type": attrgetter("settings.queue_type"),
     "messages": lambda queue: queue.ready + queue.unacked + queue.delayed,
     "ready": attrgetter("ready"),
     "unacked": attrgetter("unacked"),
     "delayed": attrgetter("delayed"),
-    "consumers": lambda queue: len(queue.consumers),
+    "consumers": attrgetter("consumer_count"),
 }
 
 
 def list_queues(broker: Broker, selection: Selection = EVERYTHING) -> Listing[QueueView]:
     found = (queue for vhost in selection.vhosts_of(broker) for queue in vhost.queues.values())
-    return sorted_page(found, selection, keys=_SORTS, describe=_queue)
+    return sorted_page(found, selection, keys=_SORTS, describe=lambda queue: _queue(broker, queue))
 
 
 def one_queue(broker: Broker, vhost: str, name: str) -> QueueView | None:
     queue = broker.vhosts[vhost].queues.get(name)
-    return None if queue is None else _queue(queue)
+    return None if queue is None else _queue(broker, queue)
 
 
 def each_queue(broker: Broker, vhosts: Collection[str]) -> QueueRun:
     """All queues that are there now, by name; those that are deleted before their turn are left out."""
-    there = (broker.vhosts[vhost].queues for vhost in vhosts)
-    queues = [by_name[name] for by_name in there for name in sorted(by_name)]
-    costly = sum(queue.leases is not None or isinstance(queue, Stream) for queue in queues)
-    return QueueRun(costly, (_queue(queue) for queue in queues if not queue.deleted))
+    there = [broker.vhosts[vhost] for vhost in vhosts]
+    queues = [vhost.queues[name] for vhost in there for name in sorted(vhost.queues)]
+    costly = sum(len(vhost.streams) for vhost in there)
+    costly += sum(queue.leases is not None for vhost in there for queue in vhost.plain_queues.values())
+    return QueueRun(costly, (_queue(broker, queue) for queue in queues if not queue.deleted))
 
 
 def list_queries(broker: Broker, selection: Selection = EVERYTHING) -> Listing[QueryView]:
@@ -122,13 +125,13 @@ def list_queries(broker: Broker, selection: Selection = EVERYTHING) -> Listing[Q
         "messages": attrgetter("messages"),
         "seen": attrgetter("seen_us"),
     }
-    queues = (queue for vhost in selection.vhosts_of(broker) for queue in vhost.queues.values())
+    queues = (queue for vhost in selection.vhosts_of(broker) for queue in vhost.plain_queues.values())
     found = (query for queue in queues for query in _queries(queue))
     return sorted_page(found, selection, keys=keys, describe=lambda query: query)
 
 
-def _queue(queue: Queue) -> QueueView:
-    cursor, owner = queue.cursor, queue.owner
+def _queue(broker: Broker, queue: Destination) -> QueueView:
+    cursor, owner, vhost = queue.cursor, queue.owner, broker.vhosts[queue.vhost.name]
     view = QueueView(
         queue.log.id,
         queue.vhost.name,
@@ -138,7 +141,7 @@ def _queue(queue: Queue) -> QueueView:
         queue.auto_delete,
         None if owner is None else owner.name,
         queue.table,
-        len(queue.consumers),
+        queue.consumer_count,
         queue.ready,
         queue.unacked,
         queue.delayed,
@@ -147,15 +150,16 @@ def _queue(queue: Queue) -> QueueView:
         cursor.settled.span,
         queue.counters.copy(),
     )
-    if queue.leases is not None:
-        view = view._replace(queries=tuple(_queries(queue)))
-    return _with_stream(view, queue) if isinstance(queue, Stream) else view
+    stream = vhost.streams.get(queue.name)
+    if stream is not None:
+        return _with_stream(view, stream, [group for group, _ in vhost.groups.reading(stream)])
+    plain = vhost.plain_queues[queue.name]
+    return view if plain.leases is None else view._replace(queries=tuple(_queries(plain)))
 
 
-def _with_stream(view: QueueView, stream: Stream) -> QueueView:
+def _with_stream(view: QueueView, stream: Stream, groups: Sequence[Group]) -> QueueView:
     end, first = stream.readable(), stream.cursor.waiting.first_ready()
     is_empty = first is None or first >= end
-    groups = [partition.group for partition in stream.partitions]
     return view._replace(
         consumers=view.consumers + sum(len(group.members) for group in groups),
         stream=StreamView(

@@ -53,7 +53,7 @@ def each_topic(broker: Broker, vhosts: Collection[str]) -> Iterator[TopicView]:
 
 def one_topic(broker: Broker, vhost: str, name: str) -> TopicView | None:
     found = broker.vhosts[vhost]
-    streams = topics.partitions(found.exchanges.get(name))
+    streams = topics.partitions(found, name)
     return _topic(found, name, streams) if streams else None
 
 
@@ -79,5 +79,5 @@ def _partition(stream: Stream) -> PartitionView:
         end,
         stream.ready,
         stream.log.size_bytes,
-        len(stream.consumers),
+        stream.consumer_count,
     )

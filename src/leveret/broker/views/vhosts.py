@@ -48,7 +48,7 @@ def vhost_names(broker: Broker) -> list[str]:
 def _vhost(vhost: VirtualHost) -> VhostView:
     consumers = ready = unacked = delayed = 0
     for queue in vhost.queues.values():
-        consumers += len(queue.consumers)
+        consumers += queue.consumer_count
         ready += queue.ready
         unacked += queue.unacked
         delayed += queue.delayed

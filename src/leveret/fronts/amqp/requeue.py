@@ -21,8 +21,8 @@ from leveret.amqp.names import to_bytes
 from leveret.amqp.properties import headers_of
 from leveret.amqp.tables import Value
 from leveret.broker import settling
+from leveret.broker.consumer import Wish
 from leveret.broker.errors import PreconditionFailed
-from leveret.broker.feed import Wish
 from leveret.broker.settling import Tags, Verdict
 from leveret.broker.terms import is_integer, type_name
 

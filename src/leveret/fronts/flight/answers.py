@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from leveret.broker.accounts import ADMINISTRATOR, User
 from leveret.broker.broker import Broker
+from leveret.broker.destination import Destination
 from leveret.broker.errors import (
     AccessRefused,
     BrokerError,
@@ -24,7 +25,6 @@ from leveret.broker.leases import Leases
 from leveret.broker.queue import Queue
 from leveret.broker.row_routing import Row, Terms
 from leveret.broker.stage_notes import StageName
-from leveret.broker.streams.stream import Stream
 from leveret.broker.vhost import VirtualHost
 from leveret.broker.visibility import check_same, existing, snapshot
 from leveret.flight import actions
@@ -74,7 +74,7 @@ class Answers:
             return refused(error)
         return actions.Done()
 
-    def queue_of(self, user: str, vhost: str, queue: str, log_id: int) -> Queue:
+    def queue_of(self, user: str, vhost: str, queue: str, log_id: int) -> Destination:
         """The queue that a reader wants to read; raises if it may not, or if it is not there."""
         found = self._queue(self._user(user), vhost, queue)
         check_same(found, log_id)
@@ -179,7 +179,7 @@ class Answers:
             raise AccessRefused(f"access to vhost '{name}' refused for user '{user.name}'")
         return vhost
 
-    def _queue(self, user: User, vhost: str, name: str) -> Queue:
+    def _queue(self, user: User, vhost: str, name: str) -> Destination:
         queue = self._vhost(user, vhost).queue(name)
         user.check("read", vhost, "queue", name)
         if queue.owner is not None:
@@ -188,14 +188,14 @@ class Answers:
 
     def _consumed(self, user: User, vhost: str, name: str) -> Queue:
         """A queue whose messages go to one consumer each: no stream."""
-        queue = self._queue(user, vhost, name)
-        if isinstance(queue, Stream):
+        queue, home = self._queue(user, vhost, name), self._vhost(user, vhost)
+        if name in home.streams:
             raise QueryRefused(
                 "kind",
                 f"{queue} is a stream, which has no leases: it is read by offset",
                 hint="Use option stream.",
             )
-        return queue
+        return home.plain_queues[name]
 
     def _operated(
         self,

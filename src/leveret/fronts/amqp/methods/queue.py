@@ -7,12 +7,12 @@ from typing import Any
 from pamqp import commands as spec
 
 from leveret.amqp.methods import make
-from leveret.broker import arguments, direct_replies, expiry
+from leveret.broker import arguments, direct_replies
 from leveret.broker.arguments import declared_settings
+from leveret.broker.destination import Destination
 from leveret.broker.errors import NotFound, PreconditionFailed
 from leveret.broker.names import check_not_default, check_not_reserved, cleaned
 from leveret.broker.queue import Queue
-from leveret.broker.streams.stream import Stream
 from leveret.fronts.amqp.channel import AmqpChannel
 from leveret.fronts.amqp.methods.fields import named, table_of
 
@@ -27,7 +27,7 @@ def declare(channel: AmqpChannel, method: spec.Queue.Declare) -> None:
         queue.check_access(channel.session)
     else:
         queue = _declare(channel, name, method)
-    expiry.restart_disuse(queue)
+    queue.used()
     channel.last_queue = queue.name
     if not method.nowait:
         channel.broker.bring_up_to_date(queue)
@@ -35,7 +35,7 @@ def declare(channel: AmqpChannel, method: spec.Queue.Declare) -> None:
             spec.Queue.DeclareOk,
             queue=queue.name,
             message_count=queue.ready,
-            consumer_count=len(queue.consumers),
+            consumer_count=queue.consumer_count,
         )
         channel.reply(reply, defined=queue.defined)
     elif queue.defined:
@@ -50,7 +50,7 @@ def _declare_reply(channel: AmqpChannel, name: str, method: spec.Queue.Declare) 
         channel.reply(make(spec.Queue.DeclareOk, queue=name, message_count=0, consumer_count=1))
 
 
-def _declare(channel: AmqpChannel, name: str, method: spec.Queue.Declare) -> Queue:
+def _declare(channel: AmqpChannel, name: str, method: spec.Queue.Declare) -> Destination:
     vhost, session = channel.vhost, channel.session
     generated = not name
     if generated:
@@ -89,7 +89,7 @@ def _declare(channel: AmqpChannel, name: str, method: spec.Queue.Declare) -> Que
     )
 
 
-def _check_equivalent(channel: AmqpChannel, current: Queue, method: spec.Queue.Declare) -> None:
+def _check_equivalent(channel: AmqpChannel, current: Destination, method: spec.Queue.Declare) -> None:
     where = {"kind": "queue", "name": current.name, "vhost": channel.vhost.name}
     current.check_access(channel.session)
     if method.exclusive != (current.owner is not None):
@@ -138,10 +138,8 @@ def unbind(channel: AmqpChannel, method: spec.Queue.Unbind) -> None:
 def purge(channel: AmqpChannel, method: spec.Queue.Purge) -> None:
     name = named(channel, cleaned(method.queue))
     channel.session.check_access("read", "queue", name)
-    queue = channel.vhost.queue(name)
-    queue.check_access(channel.session)
-    if isinstance(queue, Stream):
-        raise queue.not_supported("queue.purge")
+    channel.vhost.queue(name).check_access(channel.session)
+    queue = channel.vhost.plain_queue(name, what="queue.purge")
     channel.broker.bring_up_to_date(queue)
     count = queue.purge(who=channel.core.label(""))
     if not method.nowait:
@@ -156,10 +154,10 @@ def delete(channel: AmqpChannel, method: spec.Queue.Delete) -> None:
     if queue is not None:
         queue.check_access(channel.session)
         channel.broker.bring_up_to_date(queue)
-        if isinstance(queue, Stream):
-            channel.vhost.groups.check_deletion(queue)
+        if name in channel.vhost.streams:
+            channel.vhost.groups.check_deletion(channel.vhost.streams[name])
         else:
-            count = _count_deleted(queue, method)
+            count = _count_deleted(channel.vhost.plain_queues[name], method)
         defined = channel.vhost.delete_queue(queue)
         ticket = channel.broker.store.ticket if queue.durable else 0  # or it could be back after a crash
     if not method.nowait:
