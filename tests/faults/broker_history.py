@@ -16,6 +16,7 @@ from contextlib import suppress
 from random import Random
 
 from leveret.broker.broker import Broker
+from leveret.broker.consumer import Source
 from leveret.broker.definitions import (
     BindingRow,
     Change,
@@ -26,7 +27,6 @@ from leveret.broker.definitions import (
     UserRow,
     VhostRow,
 )
-from leveret.broker.queue import Queue
 from leveret.storage.errors import Damage, StorePoisoned, WriteFailed
 from leveret.storage.recovery import MENDED, UNFINISHED
 from leveret.storage.store import Store
@@ -278,20 +278,20 @@ class BrokerHistory:
 
     def check_held(self) -> None:
         """What is in flight is held by a channel: nothing waits for somebody who does not have it."""
-        held: dict[Queue, set[int]] = {}
+        held: dict[Source, set[int]] = {}
         for client in self.clients.all:
             for channel in client.wire.connection.session.channels:
                 buffered = channel.transaction.settlements if channel.transaction else []
                 for run in (*channel.unacked, *(run for taken, *_ in buffered for run in taken)):
                     held.setdefault(run.holder.source, set()).update(range(*run.offsets))
-        for queue in self.broker.vhosts["/"].queues.values():
+        for queue in self.broker.vhosts["/"].plain_queues.values():
             in_flight = {
                 offset
                 for start, stop in queue.cursor.progress.in_flight.ranges()
                 for offset in range(start, stop)
             }
-            assert in_flight == held.get(queue, set()), (
-                f"{queue}: in flight {in_flight}, held {held.get(queue)}"
+            assert in_flight == held.get(queue.deliverer, set()), (
+                f"{queue}: in flight {in_flight}, held {held.get(queue.deliverer)}"
             )
 
     # after a crash

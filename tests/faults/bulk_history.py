@@ -92,7 +92,7 @@ class BulkHistory(BrokerLife):
                 queue.cursor.give_back(ranges)
                 continue
             for record in queue.log.read(ranges):
-                queue.ack(ranges)
+                queue.deliverer.ack(ranges)
                 self.acked.add(record.body)
                 self.shared |= {record.body} & expired
         if self.sync():

@@ -73,7 +73,7 @@ class DedupHistory(BrokerLife):
             ranges = self.queue.cursor.take(1)
             for record in self.queue.log.read(ranges):
                 self.consumed[_name(record.body)] = record.offset
-                self.queue.ack(ranges)
+                self.queue.deliverer.ack(ranges)
         self.sync()
 
     # what goes wrong

@@ -294,14 +294,14 @@ class Deliverer(Source):
         if self.deleted or not ranges:
             return
         part = work or Work(self.broker)
-        for counters in (self.counters, self.broker.counters):
-            counters.requeued += total(ranges)
         why = self.rules.why(wish, delayed=delayed, late=late)
         if counted and not why and self.cursor.returns.any_reason(ranges):
             why = b"returned by its consumer"  # the last reason is out of date
         returned, limit = ranges, self.rules.settings.delivery_limit
         if limit is not None and counted:
             ranges = self._bury_over_limit(ranges, limit, part, who=who, why=why)
+        for counters in (self.counters, self.broker.counters):
+            counters.requeued += total(ranges)
         if ranges and wish is not None and wish.delay_ms is not None:
             due_us = self.broker.now_us() + 1000 * wish.delay_ms if wish.delay_ms else 0
             part.give_back(self, ranges, not_before_us=due_us, counted=counted, why=why)

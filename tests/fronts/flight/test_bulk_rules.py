@@ -445,7 +445,7 @@ class TestMemory:
         ids=["ttl", "bytes", "expiration"],
     )
     def test_where_messages_must_be_looked_at_a_lease_is_small(self, tmp_path, monkeypatch, arguments, said):
-        monkeypatch.setattr("leveret.broker.queue.LOOKED_AT_BYTES", 10 * BODY_BYTES)
+        monkeypatch.setattr("leveret.broker.deliverer.LOOKED_AT_BYTES", 10 * BODY_BYTES)
         with self.restarted(tmp_path, arguments, **said) as broker:
             asked = Asked(broker)
             opened = asked.open()
@@ -456,7 +456,7 @@ class TestMemory:
 
     @pytest.mark.real
     def test_where_messages_have_come_back_that_may_be_worn_out_a_lease_is_small(self, tmp_path, monkeypatch):
-        monkeypatch.setattr("leveret.broker.queue.LOOKED_AT_BYTES", 10 * BODY_BYTES)
+        monkeypatch.setattr("leveret.broker.deliverer.LOOKED_AT_BYTES", 10 * BODY_BYTES)
         with self.restarted(tmp_path, {"x-delivery-limit": 5}) as broker:
             asked = Asked(broker)
             opened = asked.open()
