@@ -9,10 +9,9 @@ from tests.faults.history import SMALL, History
 
 
 @pytest.mark.histories(sample=100, full=2000)
-def test_after_any_crash_the_store_holds_what_it_promised(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    random = Random(seed)
-    monkeypatch.setattr("leveret.storage.cursor.MARK_AHEAD", random.choice([10, 40, 65_536]))
-    monkeypatch.setattr("leveret.storage.store.ROUND_BYTES_MAX", random.choice([500, 5000, 1 << 30]))
-    reserve_ahead = random.choice([4, SMALL.reserve_ahead])
+def test_after_any_crash_the_store_holds_what_it_promised(
+    seed: int, small_steps: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reserve_ahead = Random(seed).choice([4, SMALL.reserve_ahead])
     monkeypatch.setattr("tests.faults.history.SMALL", replace(SMALL, reserve_ahead=reserve_ahead))
     History(seed).run()
