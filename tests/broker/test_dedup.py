@@ -130,7 +130,8 @@ def test_what_takes_back_a_failed_round_is_not_refused_for_its_failure(
 def test_what_is_taken_back_waits_for_no_reservation(
     memory: Dedup, store: Store, disk: SimulatedDisk
 ) -> None:
-    while log_of(memory).next < log_of(memory).reserved_safe:
+    reserved = log_of(memory).reserved
+    while log_of(memory).next < reserved:
         keep(memory, store, message(log_of(memory).next))
     disk.before = FailAt(1, ("write", "allocate", "create"), errno.ENOSPC, times=1 << 30)
     undo(memory, store, message(0))

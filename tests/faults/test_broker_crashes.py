@@ -6,5 +6,5 @@ from tests.faults.broker_history import BrokerHistory
 
 
 @pytest.mark.histories(sample=40, full=600)
-def test_after_any_crash_the_broker_holds_what_it_promised(seed: int) -> None:
+def test_after_any_crash_the_broker_holds_what_it_promised(seed: int, small_steps: None) -> None:
     BrokerHistory(seed).run()

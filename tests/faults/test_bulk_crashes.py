@@ -74,7 +74,7 @@ def finish(history: BulkHistory) -> None:
 
 
 @pytest.mark.histories(sample=12, full=240)
-def test_after_any_crash_leases_are_exact_and_batches_are_whole(seed: int) -> None:
+def test_after_any_crash_leases_are_exact_and_batches_are_whole(seed: int, small_steps: None) -> None:
     run(seed)
 
 

@@ -1,10 +1,17 @@
 """Power cuts and kills at any moment of generated histories. See `history.py` for what is checked."""
 
+from dataclasses import replace
+from random import Random
+
 import pytest
 
-from tests.faults.history import History
+from tests.faults.history import SMALL, History
 
 
 @pytest.mark.histories(sample=100, full=2000)
-def test_after_any_crash_the_store_holds_what_it_promised(seed: int) -> None:
+def test_after_any_crash_the_store_holds_what_it_promised(
+    seed: int, small_steps: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reserve_ahead = Random(seed).choice([4, SMALL.reserve_ahead])
+    monkeypatch.setattr("tests.faults.history.SMALL", replace(SMALL, reserve_ahead=reserve_ahead))
     History(seed).run()

@@ -12,7 +12,6 @@ from types import TracebackType
 from typing import TypeVar
 
 from leveret.storage.store import Store
-from leveret.storage.wal import Round
 
 T = TypeVar("T")
 
@@ -29,15 +28,15 @@ def watch(
     `closed` gets the ticket of the round and what `closing` returned.
     """
     wal = store._wal
-    swap = wal.swap
+    begin_round = wal.begin_round
 
-    def watched() -> Round:
-        before = closing()
-        round_ = swap()
-        closed(round_.ticket, before)
-        return round_
+    def watched() -> None:
+        with wal.lock:
+            ticket, before = wal.ticket, closing()
+            begin_round()
+            closed(ticket, before)
 
-    wal.swap = watched  # type: ignore[method-assign]
+    wal.begin_round = watched  # type: ignore[method-assign]
     wal.lock = WatchedLock(look)  # type: ignore[assignment]
 
 

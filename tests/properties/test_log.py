@@ -2,7 +2,7 @@
 
 There are two: a stream, which keeps everything, and a queue, of which what is settled may go. Segments fill,
 roll, are rewritten and deleted; the store is closed, killed and loses power. Reading any ranges must give the
-same as the model, and offsets are dense within a life and never issued twice.
+same as the model, and offsets are dense within a life. One that was synced or handed out is not issued again.
 """
 
 from random import Random
@@ -39,6 +39,8 @@ class Model:
         self.settled: dict[int, int] = {}
         """The tickets of settlements."""
         self.next = 0
+        self.handed_out = 0
+        """What was handed out is below this offset."""
         self.next_is_known = True
 
     def lose(self, safe: int) -> set[int]:
@@ -83,6 +85,7 @@ class Logs(RuleBasedStateMachine):
     def settle(self, n: int, share: float) -> None:
         cursor = self.store.cursors(self.models[QUEUE].id)[CURSOR]
         taken = offsets(cursor.take(n))
+        self.models[QUEUE].handed_out = max([self.models[QUEUE].handed_out, *(each + 1 for each in taken)])
         done = [offset for offset in taken if self.random.random() < share]
         ticket = cursor.settle(singles(done))
         self.models[QUEUE].settled.update(dict.fromkeys(done, ticket))
@@ -139,7 +142,11 @@ class Logs(RuleBasedStateMachine):
         """What was not safe: the store's word is the truth from here on. What was safe must be there."""
         self.settle_transient(model)
         log = self.store.log(model.id)
-        assert log.next >= model.next
+        assert log.next >= model.handed_out
+        for offset in [each for each in model.messages if each >= log.next]:
+            assert model.tickets.pop(offset) > safe, "it was synced, and is issued again"
+            del model.messages[offset]
+            model.settled.pop(offset, None)
         there = {record.offset for record in log.read([(0, log.next)])} if log.next else set()
         for offset in model.lose(safe):
             cursor = self.store.cursors(log.id).get(CURSOR)

@@ -205,23 +205,85 @@ class TestTickets:
         assert disk.operations == before
 
     def test_more_than_the_reservation_can_be_appended_without_a_sync(self, store, log, disk):
+        before = disk.operations
         start, stop = store.append(log, messages(10 * SMALL.reserve_ahead))
         assert (start, stop) == (0, 500)
         for _ in range(100):
             store.append(log, messages(7))
-        assert log.next == 1200
+        assert (log.next, disk.operations) == (1200, before)
+        store.sync()
         assert killed(disk).log(1).next >= 1200
 
-    def test_a_round_that_grows_too_large_is_synced_by_an_append(self, store, log, monkeypatch):
-        monkeypatch.setattr("leveret.storage.store.ROUND_BYTES_MAX", 1000)
+    @pytest.mark.parametrize("crash", [killed, lambda disk: make_store(disk.crash(Random(1)))])
+    def test_offsets_that_were_delivered_are_not_issued_again_though_no_reservation_of_them_is_safe(
+        self, store, log, cursor, disk, crash
+    ):
         store.append(log, messages(1))
-        safe = store.safe_ticket
-        store.append(log, messages(2, size=600))
-        assert store.safe_ticket == safe
-        store.append(log, messages(1))
-        assert store.safe_ticket > safe
+        store.sync()
+        store.append(log, messages(10 * SMALL.reserve_ahead, flags=0))
+        ((_, stop),) = cursor.take(400)
+        assert log.reserved > stop > SMALL.reserve_ahead
+        assert crash(disk).log(1).next >= stop
 
-    def test_what_is_not_synced_may_be_lost_but_its_offsets_are_not_issued_again(self, store, log, disk):
+    def test_what_follows_a_round_that_has_grown_too_large_is_the_next_round(
+        self, store, log, disk, monkeypatch
+    ):
+        monkeypatch.setattr("leveret.storage.store.ROUND_BYTES_MAX", 1000)
+        before, safe = disk.operations, store.safe_ticket
+        tickets = []
+        for number in range(6):
+            store.append(log, [message(b"%d" % number + bytes(599))])
+            tickets.append(store.ticket)
+        assert len(set(tickets)) == 3
+        assert (disk.operations, store.safe_ticket) == (before, safe)
+        assert store.unsynced_bytes > 3600
+        assert store.sync() == store.safe_ticket == tickets[-1]
+        assert store.unsynced_bytes == 0
+        reopened = killed(disk)
+        assert reopened.damage == []
+        assert b"".join(record.body[:1] for record in reopened.log(1).read([(0, 6)])) == b"012345"
+
+    @pytest.mark.parametrize("failing", [1, 2, 3])
+    def test_full_rounds_that_can_not_be_written_wait_for_the_next_sync(
+        self, store, log, disk, monkeypatch, failing
+    ):
+        store.append(log, messages(1))
+        store.sync()
+        monkeypatch.setattr("leveret.storage.store.ROUND_BYTES_MAX", 1000)
+        tickets = []
+        for number in range(1, 7):
+            store.append(log, [message(b"%d" % number + bytes(599))])
+            tickets.append(store.ticket)
+        disk.before = FailAt(failing, "write", errno.ENOSPC)
+        with pytest.raises(StorageFull):
+            store.sync()
+        written = [ticket for ticket in tickets if ticket <= store.safe_ticket]
+        assert len(set(written)) == failing - 1
+        with pytest.raises(StorageFull):
+            store.append(log, messages(1))
+        branch = killed(disk.copy())
+        assert len(branch.log(1).read([(0, 7)])) == 1 + len(written)
+        disk.before = None
+        store.sync()
+        reopened = killed(disk)
+        assert reopened.damage == []
+        assert len(reopened.log(1).read([(0, 7)])) == 7
+
+    def test_a_checkpoint_takes_the_place_of_all_rounds_that_wait(self, store, log, disk, monkeypatch):
+        store.append(log, messages(1))
+        store.sync()
+        monkeypatch.setattr("leveret.storage.store.ROUND_BYTES_MAX", 1000)
+        for number in range(1, 7):
+            store.append(log, [message(b"%d" % number + bytes(599))])
+        disk.before = FailAt(1, "write", errno.ENOSPC)
+        with pytest.raises(StorageFull):
+            store.sync()
+        disk.before = None
+        store.checkpoint()
+        assert store.safe_ticket == store.ticket
+        assert len(killed(disk).log(1).read([(0, 7)])) == 7
+
+    def test_what_is_not_synced_may_be_lost_but_what_was_reserved_is_not_issued_again(self, store, log, disk):
         store.append(log, messages(1))
         store.sync()
         _, stop = store.append(log, messages(30))

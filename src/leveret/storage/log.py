@@ -99,9 +99,7 @@ class Log:
         self.spec = image.spec
         self.next = image.next
         self.reserved = image.reserved
-        self.reserved_safe = image.reserved
-        """The part of the reservation that is durable."""
-        self.reserve_ticket = 0
+        """Offsets below this may be issued. Nobody waits until that is durable."""
         self.opened_at = 0
         """Where numbering began in this process: what is transient below ended with the one before."""
         self.pending_bytes = 0

@@ -45,7 +45,7 @@ from leveret.storage.wal import Wal
 
 RESERVE_AHEAD = 1 << 20
 ROUND_BYTES_MAX = 1 << 30
-"""A round that has grown larger than this is synced before more is appended: a frame has its limits."""
+"""Nothing more is appended to a round that has grown larger than this: a frame has its limits."""
 PRIORITIES_MAX = 255
 RESERVE = "reserve"
 """The file that keeps space free for a checkpoint on a full disk."""
@@ -148,7 +148,7 @@ class Store:
         """
         with self._wal.lock:
             log = self._create(LogSpec(self._new_id(), label=label, retention=retention))
-            log.reserved = log.reserved_safe = self._options.reserve_ahead
+            log.reserved = self._options.reserve_ahead
             self._change(reserve=[log.id, log.reserved])
         return log
 
@@ -343,14 +343,22 @@ class Store:
         return ticket
 
     def prepare(self, log: Log, count: int, *, undoing: bool = False) -> None:
-        """Makes sure that so many offsets can be issued; raises when nothing can be appended."""
+        """Makes sure that so many offsets can be issued; raises when nothing can be appended.
+
+        Nobody waits for a reservation. It is in the round of what it is for, or in an earlier one, so that a
+        crash leaves nothing of a log above its reservation. What may have been delivered is below a mark.
+        """
         self._check_alive(log)
-        if self._wal.failed and not undoing:
-            raise self._wal.failed.with_traceback(None)  # or it would grow with every raise
-        if self._wal.collected_bytes > ROUND_BYTES_MAX and not undoing:
-            self.sync()
-        if log.next + count > log.reserved_safe - self._options.reserve_ahead // 2:
-            self._reserve(log, count, wait=not undoing)
+        if not undoing:
+            if self._wal.failed:
+                raise self._wal.failed.with_traceback(None)  # or it would grow with every raise
+            if self._wal.round_bytes > ROUND_BYTES_MAX:
+                self._wal.begin_round()
+        if log.next + count > log.reserved - self._options.reserve_ahead // 2:
+            with self._wal.lock:
+                log.reserved = log.next + count + self._options.reserve_ahead
+                log.touched = True
+                self._change(reserve=[log.id, log.reserved])
 
     def apply(self, transaction: Transaction) -> int:
         """Applies a checked transaction in one round."""
@@ -403,20 +411,6 @@ class Store:
         for cursor in self._cursors[log.id].values():
             cursor.progress.extend(start, stop, messages)
         return start, stop
-
-    def _reserve(self, log: Log, count: int, *, wait: bool) -> None:
-        """Reserves offsets ahead, and waits for it only when what is safely reserved is used up."""
-        ahead = self._options.reserve_ahead
-        if log.reserve_ticket and log.reserve_ticket <= self._wal.synced:
-            log.reserved_safe, log.reserve_ticket = log.reserved, 0
-        if log.next + count > log.reserved - (0 if log.reserve_ticket else ahead // 2):
-            with self._wal.lock:
-                log.reserved = log.next + count + ahead
-                log.touched = True
-                log.reserve_ticket = self._change(reserve=[log.id, log.reserved])
-        if log.next + count > log.reserved_safe and wait:
-            self.sync()
-            log.reserved_safe, log.reserve_ticket = log.reserved, 0
 
     def _new_id(self) -> int:
         self._next_id += 1
@@ -508,13 +502,20 @@ class Store:
                 cursor.unsnapped_bytes = size
 
     def _begin(self, recovered: Recovered) -> None:
-        """Numbering goes on, what was in flight comes back, and checkpoints say so."""
+        """Numbering goes on, what was in flight comes back, and checkpoints say so.
+
+        It goes on above all that was reserved, and above all that may have been delivered: a message that was
+        neither synced nor delivered has been seen by nobody, so another one may have its offset.
+        """
         skipped = LOST_AHEAD if recovered.damaged else 0
         self._next_id = recovered.checkpoint.next_id + skipped
         for log in self.logs.values():
             if recovered.clean:
-                log.reserved = log.reserved_safe = log.next
-            log.next = max(log.next, log.reserved) + skipped
+                log.reserved = log.next
+            else:
+                marks = [cursor.progress.mark for cursor in self._cursors[log.id].values()]
+                log.next = max(log.next, log.reserved, *marks)
+            log.next += skipped
             log.opened_at = log.next
             transient = log.transient_ranges()
             for cursor in self._cursors[log.id].values():

@@ -1,14 +1,15 @@
 """The write-ahead log: what gets synced.
 
 Batches for any number of logs are collected into the current round; `sync()` writes the round as one frame
-and makes it durable with one `fdatasync`, whatever the number of logs, and says up to which ticket everything
-is now safe. It may run on another thread than the one that collects. Files are recycled: a file whose rounds
-are all in a checkpoint is written again from its start under a new generation, because syncing a file that is
-already written takes half as long as syncing one that grows. A generation is a random number: nobody who can
-publish a message can make one that looks like a frame. After an unclean stop the old tail is never
-appended to: a start begins a new generation. A file's header tells its size (as its id), so that a file that
-was cut is known. What the batches mean, and when a ticket is in a checkpoint, is left to `store.py`; what a
-frame looks like to `frames.py`.
+and makes it durable with one `fdatasync`, whatever the number of logs, and says up to which ticket
+everything is now safe. Where a round has grown too large for one frame, what follows is the next round. It
+may run on another thread than the one that collects. Files are recycled: a file whose rounds are all in a
+checkpoint is written again from its start under a new generation, because syncing a file that is already
+written takes half as long as syncing one that grows. A generation is a random number: nobody who can publish
+a message can make one that looks like a frame. After an unclean stop the old tail is never appended to: a
+start begins a new generation. A file's header tells its size (as its id), so that a file that was cut is
+known. What the batches mean, and when a ticket is in a checkpoint, is left to `store.py`; what a frame looks
+like to `frames.py`.
 
 The rule: a failed *write* leaves the round collected, so that the next sync takes it along; a failed *sync*
 poisons the log for good, because nobody can tell any more what is on the disk.
@@ -67,6 +68,8 @@ class Wal:
         self._clock = clock
         self._syncing = threading.Lock()
         self._round = Round(1, {})
+        self._full: list[Round] = []
+        """Rounds that are closed and wait for the next sync, oldest first. They are rare."""
         self._generation = 0
         self._numbers = 0
         self._current: _WalFile | None = None
@@ -99,9 +102,14 @@ class Wal:
         return round_.ticket if round_.batches else round_.ticket - 1
 
     @property
-    def collected_bytes(self) -> int:
+    def round_bytes(self) -> int:
         """Bytes of messages in the current round."""
         return self._round.size
+
+    @property
+    def collected_bytes(self) -> int:
+        """Bytes of messages that the next sync writes."""
+        return self._round.size + sum(round_.size for round_ in self._full)
 
     def collect(self, log_id: int, batch: Batch) -> int:
         """Adds a batch to the current round. The lock must be held."""
@@ -115,11 +123,18 @@ class Wal:
             batches.append(batch)
         return self._round.ticket
 
-    def swap(self) -> Round:
-        """Closes the current round and begins the next. The lock must be held, and `write` called with it."""
-        round_ = self._round
-        self._round = Round(round_.ticket + 1, {})
-        return round_
+    def begin_round(self) -> None:
+        """Collects into a new round from now on; the next sync writes both. Nothing of a change may be
+        collected yet that must not be torn: a crash may leave the first round and not the second."""
+        with self.lock:
+            self._full.append(self._round)
+            self._round = Round(self._round.ticket + 1, {})
+
+    def _take(self) -> list[Round]:
+        """Returns the rounds so far, for the caller to write, and begins the next. The lock must be held."""
+        self.begin_round()
+        rounds, self._full = self._full, []
+        return rounds
 
     # syncing
 
@@ -131,10 +146,10 @@ class Wal:
         with self._syncing:
             with self.lock:
                 self.check()
-                if not self._round.batches and not self.failed:
+                if not self._round.batches and not self._full and not self.failed:
                     return self.synced
-                round_ = self.swap()
-            self._write(round_)
+                rounds = self._take()
+            self._write_all(rounds)
             return self.synced
 
     def sync_with(self, freeze: Callable[[], None], thaw: Callable[[], None]) -> int:
@@ -146,9 +161,9 @@ class Wal:
             with self.lock:
                 self.check()
                 freeze()
-                round_ = self.swap()
+                rounds = self._take()
             try:
-                self._write(round_)
+                self._write_all(rounds)
             except Exception:
                 with self.lock:
                     thaw()
@@ -167,15 +182,14 @@ class Wal:
             with self.lock:
                 self.check()
                 freeze()
-                round_ = self.swap() if self._round.batches else None
+                rounds = self._take() if self._round.batches or self._full else []
+            ticket = rounds[-1].ticket if rounds else self.synced
             try:
-                yield self.synced if round_ is None else round_.ticket
+                yield ticket
             except Exception:
-                if round_ is not None:
-                    self._put_back(round_)
+                self._put_back(rounds)
                 raise
-            if round_ is not None:
-                self.synced = round_.ticket
+            self.synced = ticket
 
     def poison(self, error: StorePoisoned) -> None:
         """A sync failed, here or elsewhere in the store: nothing is collected or written any more."""
@@ -186,17 +200,24 @@ class Wal:
         if self.stopped:
             raise self.stopped.with_traceback(None)
 
+    def _write_all(self, rounds: list[Round]) -> None:
+        """Each is durable before the next is written, because recovery takes a torn frame for the end."""
+        for position, round_ in enumerate(rounds):
+            try:
+                self._write(round_)
+            except StorePoisoned:
+                raise
+            except Exception:
+                self._put_back(rounds[position:])  # whatever it is: what was collected must not get lost
+                raise
+
     def _write(self, round_: Round) -> None:
         self.check()
         try:
             file = self._append(round_)
         except OSError as error:
             failed = self.failed = write_failed(error, self._path)
-            self._put_back(round_)
             raise failed from error
-        except Exception:
-            self._put_back(round_)  # whatever it is: what was collected must not get lost
-            raise
         self._sync_file(file, self._path)
         self.failed = None
         self._synced_us = self._clock()
@@ -225,14 +246,19 @@ class Wal:
             synced_us=self._synced_us,
         )
 
-    def _put_back(self, round_: Round) -> None:
-        """The round stays collected: the next sync writes it together with what has come since."""
+    def _put_back(self, rounds: list[Round]) -> None:
+        """They stay collected: the next sync writes the last of them together with what has come since."""
+        if not rounds:
+            return
+        *full, last = rounds
         with self.lock:
-            merged = round_.batches
-            for log_id, batches in self._round.batches.items():
+            following = self._full[0] if self._full else self._round
+            merged = last.batches
+            for log_id, batches in following.batches.items():
                 merged.setdefault(log_id, []).extend(batches)
-            self._round.batches = merged
-            self._round.size += round_.size
+            following.batches = merged
+            following.size += last.size
+            self._full[:0] = full
 
     def _sync_file(self, file: File, path: str) -> None:
         try:
