@@ -43,6 +43,7 @@ FORBIDDEN_MODULES = {
     "storage": IO_MODULES,
 }
 FILE_SEAM = PurePosixPath("storage/files.py")
+CANONICAL_FORM = PurePosixPath("broker/canonical.py")
 ARROW_SEAMS = (PurePosixPath("storage/arrow.py"), PurePosixPath("storage/events.py"))
 
 HTTP_SEES = (
@@ -178,6 +179,17 @@ def arrow_outside_its_file(source: Source) -> list[str]:
     ]
 
 
+def protocol_in_the_broker(source: Source) -> list[str]:
+    """One module of the broker knows how AMQP writes a message: it is the form in which messages are kept."""
+    if source.package != "broker" or source.path == CANONICAL_FORM:
+        return []
+    return [
+        f"{source.path}:{line}: {name} is for {CANONICAL_FORM} and the fronts"
+        for line, name in source.imports()
+        if name.split(".")[0] == "pamqp" or name.startswith("leveret.amqp")
+    ]
+
+
 def code_in_data(source: Source) -> list[str]:
     return [
         f"{source.path}:{line}: {name} can make data into code"
@@ -289,6 +301,10 @@ def test_arrow_stays_in_its_own_file_of_the_store():
     assert violations(arrow_outside_its_file) == []
 
 
+def test_the_broker_knows_no_protocol_but_the_form_of_a_message():
+    assert violations(protocol_in_the_broker) == []
+
+
 def test_nothing_that_is_read_can_run_code():
     assert violations(code_in_data) == []
 
@@ -338,6 +354,8 @@ def test_no_module_has_a_name_that_says_nothing():
         (io_outside_the_seam, "broker/queue.py", "import threading"),
         (io_outside_the_seam, "amqp/frames.py", "open('trace')"),
         (arrow_outside_its_file, "storage/log.py", "import pyarrow as pa"),
+        (protocol_in_the_broker, "broker/queue.py", "from leveret.amqp.tables import Value"),
+        (protocol_in_the_broker, "broker/queue.py", "def late():\n    from pamqp import commands"),
         (code_in_data, "spark/reader.py", "def late():\n    from pickle import loads"),
         (code_in_data, "server/turns.py", "import multiprocessing.shared_memory"),
         (behind_the_cursor, "broker/queue.py", "def ready(self):\n    return self.cursor.progress.ready"),
@@ -358,7 +376,8 @@ def test_the_checker_catches(rule, path, text):
     [
         (wrong_layer, "storage/log.py", "from . import segment\nfrom .wal.frames import Frame"),
         (wrong_layer, "storage/wal/frames.py", "from ..errors import Damaged"),
-        (wrong_layer, "broker/queue.py", "from leveret.storage import Log\nimport leveret.amqp.frames"),
+        (wrong_layer, "broker/canonical.py", "from leveret.storage import Log\nimport leveret.amqp.frames"),
+        (protocol_in_the_broker, "broker/canonical.py", "from leveret.amqp.tables import Value"),
         (wrong_layer, "storage/log.py", "from leveret import __version__\nimport leveretish.broker"),
         (
             wrong_layer,
