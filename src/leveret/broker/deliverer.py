@@ -95,11 +95,15 @@ class Deliverer(Source):
 
     def catch_up(self) -> None:
         """What time has changed since: delays that are over, lives that are."""
+        self._wake_delayed()
+        self.rules.before_turn()
+
+    def _wake_delayed(self) -> None:
+        """What was delayed until now is ready, whether anybody wants it or not."""
         due_us = self.cursor.waiting.next_due_us
         now_us = self.broker.now_us()
         if due_us is not None and due_us <= now_us:
             self.cursor.wake(now_us)
-        self.rules.before_turn()
 
     def _dispatch(self) -> None:
         handed_bytes = 0

@@ -126,12 +126,6 @@ class Unacked(Generic[Holder]):
         self._clear()
         return taken
 
-    def take_holder(self, holder: Holder) -> list[Run[Holder]]:
-        """Everything that one consumer holds."""
-        taken = self.held_by((holder,))
-        self._tags.remove_many([(run.start, run.stop) for run in taken])
-        return taken
-
     def held_by(self, holders: Container[Holder]) -> list[Run[Holder]]:
         """What these consumers hold, oldest first."""
         return [
