@@ -281,7 +281,11 @@ class TestTickets:
         disk.before = None
         store.checkpoint()
         assert store.safe_ticket == store.ticket
-        assert len(killed(disk).log(1).read([(0, 7)])) == 7
+        assert len(killed(disk.copy()).log(1).read([(0, 7)])) == 7
+        disk.before = FailAt(1, "write", errno.ENOSPC, times=100)
+        with pytest.raises(StorageFull):
+            store.checkpoint()
+        assert store.safe_ticket == store.ticket
 
     def test_what_is_not_synced_may_be_lost_but_what_was_reserved_is_not_issued_again(self, store, log, disk):
         store.append(log, messages(1))
