@@ -269,6 +269,27 @@ class TestTickets:
         assert reopened.damage == []
         assert len(reopened.log(1).read([(0, 7)])) == 7
 
+    @pytest.mark.parametrize("more", [1, 4])
+    def test_what_comes_while_a_write_fails_is_written_behind_it(self, store, log, disk, monkeypatch, more):
+        monkeypatch.setattr("leveret.storage.store.ROUND_BYTES_MAX", 1000)
+        store.append(log, [message(b"0" + bytes(599))])
+
+        def append_and_fail(operation):
+            disk.before = None
+            for number in range(1, more + 1):
+                store.append(log, [message(b"%d" % number + bytes(599))])
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        disk.before = append_and_fail
+        with pytest.raises(StorageFull):
+            store.sync()
+        assert store.unsynced_bytes > 600 * (more + 1)
+        assert store.sync() == store.ticket
+        records = killed(disk).log(1).read([(0, more + 1)])
+        assert [(record.offset, record.body[:1]) for record in records] == [
+            (number, b"%d" % number) for number in range(more + 1)
+        ]
+
     def test_a_checkpoint_takes_the_place_of_all_rounds_that_wait(self, store, log, disk, monkeypatch):
         store.append(log, messages(1))
         store.sync()
@@ -281,7 +302,11 @@ class TestTickets:
         disk.before = None
         store.checkpoint()
         assert store.safe_ticket == store.ticket
-        assert len(killed(disk).log(1).read([(0, 7)])) == 7
+        assert len(killed(disk.copy()).log(1).read([(0, 7)])) == 7
+        disk.before = FailAt(1, "write", errno.ENOSPC, times=100)
+        with pytest.raises(StorageFull):
+            store.checkpoint()
+        assert store.safe_ticket == store.ticket
 
     def test_what_is_not_synced_may_be_lost_but_what_was_reserved_is_not_issued_again(self, store, log, disk):
         store.append(log, messages(1))

@@ -176,13 +176,6 @@ class Broker:
         """The same, once what this turn has to say is written."""
         self._later[runs] = None
 
-    def stall(self, runs: Runs) -> None:
-        """It can't hand out more until something is synced."""
-        self.ledger.stall(runs)
-
-    def is_stalled(self, runs: Runs) -> bool:
-        return self.ledger.is_stalled(runs)
-
     def flush(self) -> None:
         """Appends what was published in this turn; from here on it is in the queues."""
         error: StorageError | None = None

@@ -55,11 +55,6 @@ class Core(Protocol):
     def wake_later(self, runs: Runs) -> None:
         """Run it in the next turn, when what this one has to say is written."""
 
-    def stall(self, runs: Runs) -> None:
-        """It can't hand out more until something is synced."""
-
-    def is_stalled(self, runs: Runs) -> bool: ...
-
     def flush(self) -> None:
         """Append what was published in this turn."""
 

@@ -87,7 +87,7 @@ def bury(
         try:
             part.commit()
         except (WriteFailed, BadRequest):
-            feed.broker.stall(feed)
+            feed.broker.ledger.stall(feed)
             if in_flight:
                 back = Work(feed.broker)
                 back.give_back(feed, pieces[position:], counted=False)

@@ -122,7 +122,7 @@ class Deliverer(Source):
                 return
             if records:  # not all of them were expired or damaged
                 handed_bytes += self._hand_out(chosen, records)
-            if self.broker.is_stalled(self):
+            if self.broker.ledger.is_stalled(self):
                 return
 
     def take(self, count: int, *, who: bytes, unbegun: bool = False) -> tuple[int, list[Record]]:
@@ -139,7 +139,7 @@ class Deliverer(Source):
         if not ranges:
             first = waiting.next_ready  # which may have been woken just now
             if (first is not None and (before is None or first < before)) or self.rules.awaits_sync:
-                self.broker.stall(self)
+                self.broker.ledger.stall(self)
             return 0, []
         return total(ranges), self._living(ranges)
 

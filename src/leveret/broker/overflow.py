@@ -171,7 +171,7 @@ class LengthLimit(Account):
         """
         self._is_overlong = any(self._excess())
         self._left = TURN_MESSAGES_MAX
-        if self._is_overlong and not self._broker.is_stalled(self._deliverer):
+        if self._is_overlong and not self._broker.ledger.is_stalled(self._deliverer):
             self._broker.wake_later(self._deliverer)
 
     def _excess(self) -> tuple[int, int]:

@@ -125,7 +125,7 @@ class Work:
                 back = Work(self._broker)
                 back.give_back(feed, ranges, counted=counted)
                 back.commit()
-                self._broker.stall(feed)
+                self._broker.ledger.stall(feed)
 
     def commit(self) -> int:
         """Makes it happen; returns the ticket under which it is durable."""

@@ -180,7 +180,7 @@ class Group(Source):
         hungry, self._hungry = self._hungry, {}
         waiting = iter(hungry)
         for deliverer in waiting:
-            if self.broker.is_stalled(deliverer):
+            if self.broker.ledger.is_stalled(deliverer):
                 continue  # the sync runs it
             deliverer.run()
             if self._hungry and not any(member.credit for member in self.members):

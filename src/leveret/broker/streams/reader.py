@@ -80,7 +80,7 @@ class Reader(ReadOnlySource):
                 self._batch = min(TURN_MESSAGES_MAX, 2 * self._batch)
                 return records
         if self.stream.awaits_sync:
-            self.broker.stall(self)
+            self.broker.ledger.stall(self)
         return []
 
     def headers(self, records: Sequence[Record], plain: tuple[bytes, ...]) -> Sequence[bytes]:

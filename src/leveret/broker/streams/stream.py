@@ -107,7 +107,7 @@ class Stream(Destination):
             self._unsynced.pop()
         self._unsynced.append((ticket, self.log.next))
         if self.readers or any(follower.wants_more for follower in self._followers):
-            self.broker.stall(self)
+            self.broker.ledger.stall(self)
         kept = self.settings.kept_bytes
         if kept and self.log.pending_bytes > max(_SEGMENT_BYTES_LEAST, kept >> 1):
             self.broker.store.hurry()
@@ -169,7 +169,7 @@ class Stream(Destination):
         for follower in self._followers:
             follower.wake()
         if self.awaits_sync and self.readers:
-            self.broker.stall(self)
+            self.broker.ledger.stall(self)
 
     @property
     def last(self) -> int | None:
