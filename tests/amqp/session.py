@@ -256,7 +256,7 @@ class Core:
         """What connections have left behind, though all are gone; nothing, it is to be hoped."""
         broker = self.broker
         found = [f"session {each.name}" for each in broker.sessions]
-        found += [f"reply channel {each.number}" for each in broker.reply_channels.values()]
+        found += [f"reply channel {each.number}" for each in broker.replies.channels.values()]
         owed = (*broker.ledger.waiting, *broker.ledger.unsealed)
         found += [f"waiting: {each.channel.name}" for each in owed]
         for queue in [queue for vhost in broker.vhosts.values() for queue in vhost.queues.values()]:

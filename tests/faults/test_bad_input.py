@@ -497,7 +497,7 @@ def test_replies_to_a_client_that_does_not_read_cost_a_bounded_amount_of_memory(
     wire = ready(broker, receive_buffer_bytes=4096)
     wire.send(sent(1, commands.Basic.Consume, queue="amq.rabbitmq.reply-to", consumer_tag="c", no_ack=True))
     wire.until("basic.consume-ok")
-    name = broker.call(lambda: next(iter(broker.server.broker.reply_channels)))
+    name = broker.call(lambda: next(iter(broker.server.broker.replies.channels)))
     other = ready(broker)
     other.send(sent(1, commands.Confirm.Select))
     other.until("confirm.select-ok")

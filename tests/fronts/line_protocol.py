@@ -22,10 +22,10 @@ from leveret.broker.consuming import Wanted
 from leveret.broker.errors import BrokerError
 from leveret.broker.logins import Origin
 from leveret.broker.outlet import Deliveries
-from leveret.broker.publishing import Route
 from leveret.broker.queue_settings import QueueSettings
+from leveret.broker.route import Route
 from leveret.broker.session import PeerView
-from leveret.broker.settling import Tags, Verdict
+from leveret.broker.settlement import Tags, Verdict
 
 VERDICTS = {"ACK": Verdict.ACK, "RETURN": Verdict.REQUEUE}
 

@@ -8,7 +8,7 @@ import pytest
 from pamqp import commands
 
 from leveret.broker import administration
-from leveret.broker.groups import topics
+from leveret.broker.operations import topics
 from leveret.broker.passwords import NOBODY_HASH, hash_password, is_password
 from leveret.testing.broker import Broker
 from tests.semantics.client import Channel, Client
@@ -184,7 +184,9 @@ def test_groups_do_not_read_a_partition_whose_binding_was_undone(
 ) -> None:
     vhost = broker.server.broker.vhosts["/"]
     guest = broker.server.broker.accounts.users["guest"]
-    broker.call(lambda: topics.create(vhost, "orders", count=1, table={}))
+    begin = broker.server.turns.begin
+    args = {"count": 1, "max_age": None, "max_bytes": None, "begin": begin}
+    broker.call(lambda: topics.put(broker.server.broker, guest, "/", "orders", **args))
     channel.declare("late", arguments={"x-queue-type": "stream"})
     group = broker.call(lambda: vhost.groups.create("orders", "billing", {}, user=guest))
     full()

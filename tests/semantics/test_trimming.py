@@ -14,7 +14,7 @@ import pytest
 from leveret.amqp.properties import encode
 from leveret.broker import overflow, settling
 from leveret.broker.queue import Queue
-from leveret.broker.settling import Tags, Verdict
+from leveret.broker.settlement import Tags, Verdict
 from leveret.flight import actions
 from leveret.storage.errors import WriteFailed
 from leveret.storage.log import Log

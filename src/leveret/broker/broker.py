@@ -9,16 +9,18 @@ work is done. What is due later waits for `tick`. No sockets, no tasks, no clock
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from leveret.broker import restoring
 from leveret.broker.accounts import Accounts
 from leveret.broker.canonical import Value
+from leveret.broker.channel import Channel
 from leveret.broker.core import Runs, Scheduled
 from leveret.broker.counters import BrokerCounters
 from leveret.broker.defining import Defining, Undo
 from leveret.broker.definitions import Change, Row
 from leveret.broker.destination import Destination
+from leveret.broker.direct_replies import DirectReplies
 from leveret.broker.ledger import Ledger
 from leveret.broker.limits import Limits
 from leveret.broker.logins import Hasher, Logins, Origin, hash_at_once
@@ -32,9 +34,6 @@ from leveret.storage.errors import BadRequest, StorageError, WriteFailed
 from leveret.storage.offsets import Range
 from leveret.storage.records import PERSISTENT, Message
 from leveret.storage.store import Store
-
-if TYPE_CHECKING:
-    from leveret.broker.channel import Channel
 
 _ROUNDS_MAX = 64
 """How often queues may wake one another in a turn before the shell gets to write what there is."""
@@ -86,24 +85,23 @@ class Broker:
         self.timers = Timers()
         self.accounts = Accounts()
         self.logins = Logins(self, hasher)
-        self.pacing: Pacing[Session] = Pacing()
+        self.pacing: Pacing[Session[Channel]] = Pacing()
         self.counters = BrokerCounters()
         self.vhosts: dict[str, VirtualHost] = {}
-        self.sessions: dict[Session, None] = {}
+        self.sessions: dict[Session[Channel], None] = {}
         self.buffered_bytes = 0
         """What sessions keep in memory: messages that are not whole, and answers that nobody reads."""
         self.advertised: dict[str, Value] = {}
         """What clients are told beside the broker's own properties: where else it listens."""
-        self.reply_channels: dict[str, Channel] = {}
-        """Channels that consume direct replies, by the word that names them."""
+        self.replies = DirectReplies()
         self.seen_headers: dict[bytes, int] = {}
-        """What content headers mean, by their bytes: see `publishing`."""
+        """What content headers mean, by their bytes: see `content_headers`."""
         self.blocked: str | None = None
         """Why publishers are held back at present, as `connection.blocked` says it."""
         self._alarms: set[tuple[str, str]] = set()
         self.turn_us = clock()
         self.shares = TurnShares()
-        self.flushed: dict[Session, None] = {}
+        self.flushed: dict[Session[Channel], None] = {}
         """Sessions whose fronts have something to be written."""
         self._clock = clock
         self.definitions = Defining(define)
@@ -289,13 +287,13 @@ class Broker:
         """
         return self.buffered_bytes + self.store.memory_bytes
 
-    def open_session(self, peer: Peer, *, name: str, origin: Origin) -> Session:
+    def open_session(self, peer: Peer, *, name: str, origin: Origin) -> Session[Channel]:
         """Begin a session for a client that has connected. Failed logins are counted for its origin."""
-        session = Session(self, peer, name=name, origin=origin)
+        session: Session[Channel] = Session(self, peer, name=name, origin=origin)
         self.sessions[session] = None
         return session
 
-    def forget_session(self, session: Session) -> None:
+    def forget_session(self, session: Session[Channel]) -> None:
         if session in self.sessions:
             del self.sessions[session]
             self.counters.take_over(session.counters)
@@ -305,7 +303,7 @@ class Broker:
 
     def forget_channel(self, channel: Channel) -> None:
         self.ledger.forget(channel.owed)
-        self.reply_channels.pop(channel.reply_word, None)
+        self.replies.end(channel)
 
     def set_alarm(self, what: str, *, on: bool, source: str = "") -> None:
         """Short of `memory` or `disk`, or no longer: publishers are held back meanwhile, and told why."""

@@ -11,31 +11,28 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from leveret.broker import deadlines
+from leveret.broker.accounts import User
 from leveret.broker.canonical import to_bytes
 from leveret.broker.consumer import UNLIMITED, Consumer, Source, Wish
 from leveret.broker.counters import Counters
 from leveret.broker.lapsed import Lapsed
 from leveret.broker.ledger import Owed
 from leveret.broker.outlet import Deliveries, Outlet
+from leveret.broker.queue import Queue
+from leveret.broker.session import Session
 from leveret.broker.transaction import Buffer
 from leveret.broker.unacked import Run, Unacked
 from leveret.storage.offset_ranges import ranges_of
 from leveret.storage.offsets import Range
 from leveret.storage.records import Record
 
-if TYPE_CHECKING:
-    from leveret.broker.accounts import User
-    from leveret.broker.queue import Queue
-    from leveret.broker.session import Session
-
 
 class Channel:
     """One channel of a session, from open to close."""
 
-    def __init__(self, session: Session, outlet: Outlet, *, number: int = 1) -> None:
+    def __init__(self, session: Session[Channel], outlet: Outlet, *, number: int = 1) -> None:
         self.session = session
         self.outlet = outlet
         self.number = number
@@ -238,7 +235,7 @@ class Channel:
     def cancel_replies(self) -> None:
         """No direct reply reaches the channel any more."""
         self.reply_tag = None
-        self.broker.reply_channels.pop(self.reply_word, None)
+        self.broker.replies.end(self)
 
     def consumer_lost(self, consumer: Consumer) -> bool:
         """The broker cancels; False if the client can't be told."""
@@ -266,7 +263,7 @@ class Channel:
         for consumer in list(self.consumers.values()):
             self.cancel(consumer)
         if self.transaction is not None:
-            self.transaction.rollback(self)
+            self.transaction.rollback(self.unacked)
         deadlines.forget(self)
         held: dict[tuple[Source, bool], list[Range]] = {}
         for run in self.unacked.take_all():

@@ -160,7 +160,7 @@ def consume_replies(channel: Channel, tag: str, *, no_ack: bool) -> None:
     if not no_ack:
         raise PreconditionFailed("reply consumer cannot acknowledge")
     channel.reply_word = channel.broker.token()
-    channel.broker.reply_channels[channel.reply_word] = channel
+    channel.broker.replies.begin(channel)
     channel.reply_tag = tag
 
 

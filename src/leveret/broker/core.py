@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from leveret.broker.counters import BrokerCounters
+from leveret.broker.defining import Defining, Undo
+from leveret.broker.definitions import Change
 from leveret.broker.ledger import Ledger
 from leveret.broker.limits import Limits
 from leveret.broker.timers import Timers
@@ -63,3 +65,14 @@ class Core(Protocol):
 
     def bring_up_to_date(self, scheduled: Scheduled) -> None:
         """Do what this turn has left to do for one queue, before somebody looks at it or changes it."""
+
+
+class DefiningCore(Core, Protocol):
+    """The broker, as its virtual hosts know it: what is to last is defined."""
+
+    definitions: Defining
+    seen_headers: dict[bytes, int]
+    """What content headers mean, by their bytes: see `content_headers`."""
+
+    def define(self, *changes: Change, undo: Undo | None = None) -> int:
+        """Hand changes of definitions over to be written down; return their number."""

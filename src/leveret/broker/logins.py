@@ -17,20 +17,27 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 from leveret.broker import passwords
-from leveret.broker.accounts import GUEST, User
+from leveret.broker.accounts import GUEST, Accounts, User
+from leveret.broker.core import DefiningCore
 from leveret.broker.definitions import Change
 from leveret.broker.failed_logins import FailedLogins
 from leveret.broker.passwords import NOBODY_HASH, Verdict
 
-if TYPE_CHECKING:
-    from leveret.broker.broker import Broker
-
 T = TypeVar("T")
 
 Done: TypeAlias = Callable[[User | None], None]
+
+
+class LoginCore(DefiningCore, Protocol):
+    """The broker, as logins know it."""
+
+    accounts: Accounts
+
+    def token(self) -> str:
+        """Return a random name."""
 
 
 class Origin(NamedTuple):
@@ -69,7 +76,7 @@ class _Attempt:
 class Logins:
     """All logins under way, and the failures that later ones wait for."""
 
-    def __init__(self, broker: Broker, hasher: Hasher) -> None:
+    def __init__(self, broker: LoginCore, hasher: Hasher) -> None:
         self._broker = broker
         self._hasher = hasher
         self._failures = FailedLogins(1000 * broker.limits.login_delay_max_ms)

@@ -7,12 +7,11 @@ known to the broker. The rule: an outlet is called in a turn, and neither waits 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-if TYPE_CHECKING:
-    from leveret.broker.consumer import Consumer
-    from leveret.broker.errors import BrokerError
-    from leveret.broker.publishing import Route
+from leveret.broker.consumer import Consumer
+from leveret.broker.errors import BrokerError
+from leveret.broker.route import Route
 
 
 class Deliveries(NamedTuple):

@@ -11,56 +11,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Final, NamedTuple
 
-from leveret.broker import canonical, deadletters, direct_replies, sequences
-from leveret.broker.accounts import User
-from leveret.broker.arguments import parse_expiration
-from leveret.broker.canonical import MalformedHeader, Value, to_bytes
+from leveret.broker import deadletters, direct_replies
+from leveret.broker.canonical import MalformedHeader, to_bytes
+from leveret.broker.channel import Channel
+from leveret.broker.content_headers import SPECIAL, copies, look_at, look_closely
 from leveret.broker.deaths import Reason
 from leveret.broker.destination import Destination
-from leveret.broker.errors import BrokerError, Malformed, PreconditionFailed
-from leveret.broker.exchange import Exchange
-from leveret.broker.flags import EXPIRES
-from leveret.broker.terms import type_name
+from leveret.broker.errors import BrokerError, Malformed
+from leveret.broker.route import Route
+from leveret.broker.topology import Topology
 from leveret.storage.errors import WriteFailed
 from leveret.storage.records import PERSISTENT, Message
 
-if TYPE_CHECKING:
-    from leveret.broker.channel import Channel
-    from leveret.broker.vhost import VirtualHost
 
-SPECIAL: Final = -1
-"""A header that must be looked at for every message: it has copies, a user, or wants a direct reply."""
-_REMEMBERED_MAX: Final = 4096
-_REMEMBERED_BYTES_MAX: Final = 256
-
-
-class Route(NamedTuple):
-    """Where publishes to one exchange with one routing key go."""
-
-    version: int
-    """Of the virtual host: with another one, the route must be found again."""
-    exchange: Exchange
-    exchange_bytes: bytes
-    key: str
-    key_bytes: bytes
-    mandatory: bool
-    keys: tuple[str, ...]
-    """The routing key and those of copies."""
-    queues: tuple[Destination, ...]
-    by_headers: bool
-    """Each message must be routed on its own."""
-    refusing: bool
-    """A queue may refuse messages."""
-    durable: bool
-    """A queue keeps persistent messages."""
-    synced: bool
-    """A queue confirms transient messages, too, only when they are on disk: a stream, or one that may have
-    stored the message already, whatever it was then."""
-
-
-def resolve(vhost: VirtualHost, exchange_name: str, key: str, *, mandatory: bool) -> Route:
+def resolve(vhost: Topology, exchange_name: str, key: str, *, mandatory: bool) -> Route:
     """Return where publishes to this exchange with this key go. Whether the user may is asked before."""
     exchange = vhost.target(exchange_name)
     is_reply = not exchange.name and direct_replies.is_reply_key(key)
@@ -127,50 +92,6 @@ def _any_synced(queues: Sequence[Destination]) -> bool:
     return any(queue.confirms_synced for queue in queues)
 
 
-def look_closely(user: User, header: bytes) -> int:
-    """Return what a header means that may be `SPECIAL`; raise if it may not say what it does."""
-    peek = canonical.peek(header)
-    _check_mode(peek.delivery_mode)
-    if peek.user_id is not None:
-        _check_user(user, peek.user_id)
-    flags = PERSISTENT if peek.persistent else 0
-    if peek.expiration is not None:
-        parse_expiration(peek.expiration)
-        flags |= EXPIRES
-    return flags | peek.priority << 8
-
-
-def look_at(seen: dict[bytes, int], header: bytes) -> int:
-    """Return what a content header means for the store: flags, and the priority above them. Or `SPECIAL`."""
-    shape = sequences.shape_of(header)
-    if shape and (known := seen.get(shape)) is not None:
-        return known
-    peek = canonical.peek(header)
-    named = None
-    if peek.headers is not None:
-        named = sequences.leading(header, *peek.headers)
-        if named is None or named[2] != peek.headers[1]:
-            canonical.headers_of(header)  # who reads them later could not blame the publisher any more
-    _check_mode(peek.delivery_mode)
-    if (
-        peek.user_id is not None
-        or direct_replies.NAME_BYTES in header
-        or b"\x02CC" in header
-        or b"BCC" in header
-    ):
-        return SPECIAL
-    meaning = (PERSISTENT if peek.persistent else 0) | peek.priority << 8
-    if peek.expiration is not None:
-        parse_expiration(peek.expiration)
-        meaning |= EXPIRES
-    key = header if named is None else shape  # one with a sequence does not come again, but others like it
-    if len(header) <= _REMEMBERED_BYTES_MAX and key and (named is None or sequences.is_like_others(header)):
-        if len(seen) >= _REMEMBERED_MAX:
-            seen.clear()
-        seen[key] = meaning
-    return meaning
-
-
 def _publish_singly(channel: Channel, route: Route, contents: Sequence[tuple[bytes, bytes]]) -> None:
     """One by one, because headers decide: where it goes, who sent it, who answers."""
     for header, body in contents:
@@ -193,43 +114,11 @@ def _publish_singly(channel: Channel, route: Route, contents: Sequence[tuple[byt
         _accept(channel, single, [message], persistent=bool(flags & PERSISTENT))
 
 
-def _check_mode(mode: int | None) -> None:
-    if mode is not None and mode not in (1, 2):
-        raise PreconditionFailed(f"invalid message: {{delivery_mode_unknown,{mode}}}")
-
-
-def _check_user(user: User, user_id: bytes) -> None:
-    if user_id != to_bytes(user.name) and "impersonator" not in user.tags:
-        raise PreconditionFailed(
-            f"user_id property set to '{user_id.decode('utf-8', 'replace')}' but authenticated user was "
-            f"'{user.name}'"
-        )
-
-
-def copies(key: str, header: bytes) -> tuple[list[str], bytes]:
-    """Return all routing keys of a message, and its header without the blind copies."""
-    headers = canonical.headers_of(header)
-    keys = [key]
-    for name in ("CC", "BCC"):
-        if name in headers:
-            keys += _keys_of(name, headers[name])
-    if "BCC" in headers:
-        header = canonical.with_headers(header, {}, remove=("BCC",))
-    return keys, header
-
-
-def _keys_of(name: str, value: Value) -> list[str]:
-    if not isinstance(value, list):
-        kind = type_name(value)
-        raise PreconditionFailed(f'invalid message: {{unacceptable_type_in_header,"{name}",{kind}}}')
-    return [key for key in value if isinstance(key, str)]
-
-
 def _accept_reply(channel: Channel, route: Route, header: bytes, body: bytes) -> None:
     """A direct reply goes to a channel, not to a queue."""
     channel.counters.published += 1
     route.exchange.counters.published += 1
-    direct_replies.send(channel.broker, route.key, route.exchange_bytes, header, body)
+    channel.broker.replies.send(route.key, route.exchange_bytes, header, body)
     if route.mandatory:  # a direct reply is never routed, not even one that arrives
         return_messages(channel, route, [Message(route.exchange_bytes, route.key_bytes, header, body)])
     channel.broker.flush()

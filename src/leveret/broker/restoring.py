@@ -9,10 +9,11 @@ life when somebody later makes a user or a queue of that name. The rule: nobody 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from leveret.broker import sidelogs
-from leveret.broker.accounts import ADMINISTRATOR, GUEST
+from leveret.broker.accounts import ADMINISTRATOR, GUEST, Accounts
+from leveret.broker.core import DefiningCore
 from leveret.broker.definitions import (
     BindingRow,
     Change,
@@ -24,17 +25,22 @@ from leveret.broker.definitions import (
     VhostRow,
 )
 from leveret.broker.passwords import GUEST_HASH
+from leveret.broker.queue_labels import row_of
 from leveret.broker.sidelogs import SideLogs
-from leveret.broker.vhost import VirtualHost, row_of
+from leveret.broker.vhost import VirtualHost
 from leveret.storage.log import Log
-
-if TYPE_CHECKING:
-    from leveret.broker.broker import Broker
 
 QueueLogs = dict[tuple[str, str], Log]
 
 
-def restore(broker: Broker, rows: Sequence[Row], *, lost: bool) -> list[Row]:
+class EmptyBroker(DefiningCore, Protocol):
+    """The broker, as far as there are users and virtual hosts to be made in it."""
+
+    accounts: Accounts
+    vhosts: dict[str, VirtualHost]
+
+
+def restore(broker: EmptyBroker, rows: Sequence[Row], *, lost: bool) -> list[Row]:
     """Make everything; return the rows that were removed because what they name is missing.
 
     Without rows the broker is new, unless its definitions were `lost`: then nobody may log in.
@@ -58,7 +64,7 @@ def restore(broker: Broker, rows: Sequence[Row], *, lost: bool) -> list[Row]:
     return orphans
 
 
-def restore_row(broker: Broker, row: Row) -> bool:
+def restore_row(broker: EmptyBroker, row: Row) -> bool:
     """Make what a row stands for; False if something that it names is missing."""
     match row:
         case VhostRow():
@@ -74,7 +80,7 @@ def restore_row(broker: Broker, row: Row) -> bool:
     return True
 
 
-def _make_first_things(broker: Broker) -> None:
+def _make_first_things(broker: EmptyBroker) -> None:
     """A new broker has the virtual host `/` and the user guest, who may do everything, from loopback."""
     rows = (
         VhostRow("/"),
@@ -85,12 +91,12 @@ def _make_first_things(broker: Broker) -> None:
     broker.define(*(Change(row) for row in rows))
 
 
-def _restore_rows(broker: Broker, rows: Iterable[Row]) -> list[Row]:
+def _restore_rows(broker: EmptyBroker, rows: Iterable[Row]) -> list[Row]:
     """Make what these rows stand for; return those that name something that is missing."""
     return [row for row in rows if not restore_row(broker, row)]
 
 
-def _restore_vhosts(broker: Broker, rows: Sequence[Row], logs: QueueLogs, *, lost: bool) -> None:
+def _restore_vhosts(broker: EmptyBroker, rows: Sequence[Row], logs: QueueLogs, *, lost: bool) -> None:
     """The virtual hosts, also those whose own row is missing though other rows or logs name them."""
     names = {row.name: None for row in rows if isinstance(row, VhostRow)}
     named = {row.vhost: None for row in rows if not isinstance(row, VhostRow | UserRow)}
@@ -100,7 +106,7 @@ def _restore_vhosts(broker: Broker, rows: Sequence[Row], logs: QueueLogs, *, los
     broker.define(*(Change(row) for row in missing))
 
 
-def _restore_queues(broker: Broker, rows: Sequence[QueueRow], logs: QueueLogs, beside: SideLogs) -> None:
+def _restore_queues(broker: EmptyBroker, rows: Sequence[QueueRow], logs: QueueLogs, beside: SideLogs) -> None:
     for row in rows:
         broker.vhosts[row.vhost].restore_queue(row, logs.pop((row.vhost, row.name), None), beside)
     for (vhost, _), log in logs.items():  # its row is damaged, or the crash came before it was written
@@ -109,7 +115,7 @@ def _restore_queues(broker: Broker, rows: Sequence[QueueRow], logs: QueueLogs, b
         broker.vhosts[vhost].queues[row.name].defined = broker.define(Change(row))
 
 
-def _delete_unused(broker: Broker, logs: Sequence[Log]) -> None:
+def _delete_unused(broker: EmptyBroker, logs: Sequence[Log]) -> None:
     """Logs whose owner is gone: the crash came before they were deleted."""
     used: set[Log] = set()
     for each in broker.vhosts.values():

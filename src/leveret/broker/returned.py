@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from leveret.broker import sidelogs
+from leveret.broker.topology import Topology
 from leveret.storage.errors import BadRequest, WriteFailed
 from leveret.storage.log import Log
 from leveret.storage.records import PERSISTENT, Message
 from leveret.storage.retention import Retention
-
-if TYPE_CHECKING:
-    from leveret.broker.vhost import VirtualHost
 
 _BYTES_MAX: Final = 64 << 20
 
@@ -25,7 +23,7 @@ _BYTES_MAX: Final = 64 << 20
 class Returned:
     """`returned.note(messages)`; does nothing where nobody audits."""
 
-    def __init__(self, vhost: VirtualHost) -> None:
+    def __init__(self, vhost: Topology) -> None:
         self._vhost = vhost
         self.log: Log | None = None
 

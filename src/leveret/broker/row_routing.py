@@ -8,17 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from leveret.broker import direct_replies, publishing
+from leveret.broker import direct_replies
 from leveret.broker.accounts import User
 from leveret.broker.canonical import MalformedHeader, to_bytes, to_text
+from leveret.broker.content_headers import SPECIAL, copies, look_at, look_closely
+from leveret.broker.destination import Destination
 from leveret.broker.errors import Malformed, PreconditionFailed, QueryRefused
+from leveret.broker.topology import Topology
 from leveret.storage.records import Message
-
-if TYPE_CHECKING:
-    from leveret.broker.destination import Destination
-    from leveret.broker.vhost import VirtualHost
 
 Row = tuple[bytes, bytes, bytes, bytes]
 """Exchange, routing key, content header, body."""
@@ -40,7 +39,7 @@ class Terms:
     timeout_us: int
 
 
-def route_rows(vhost: VirtualHost, rows: Sequence[Row], terms: Terms) -> dict[Destination, list[Message]]:
+def route_rows(vhost: Topology, rows: Sequence[Row], terms: Terms) -> dict[Destination, list[Message]]:
     """Return the messages by the queues they go to; raise for the first row that may not be published."""
     try:
         return _queues_of(vhost, rows, terms)
@@ -48,7 +47,7 @@ def route_rows(vhost: VirtualHost, rows: Sequence[Row], terms: Terms) -> dict[De
         raise Malformed(error.sentence) from None
 
 
-def _queues_of(vhost: VirtualHost, rows: Sequence[Row], terms: Terms) -> dict[Destination, list[Message]]:
+def _queues_of(vhost: Topology, rows: Sequence[Row], terms: Terms) -> dict[Destination, list[Message]]:
     known: dict[tuple[bytes, bytes], list[Destination]] = {}
     found: dict[Destination, list[Message]] = {}
     seen, limits = vhost.broker.seen_headers, vhost.broker.limits
@@ -64,9 +63,9 @@ def _queues_of(vhost: VirtualHost, rows: Sequence[Row], terms: Terms) -> dict[De
             raise PreconditionFailed(
                 f"message size {len(body)} is larger than configured max size {limits.message_max_bytes}"
             )
-        meaning = publishing.look_at(seen, header)
+        meaning = look_at(seen, header)
         queues = known.get((exchange, key))
-        if queues is None or meaning == publishing.SPECIAL:
+        if queues is None or meaning == SPECIAL:
             queues, header, meaning, lasting = _resolve(vhost, exchange, key, header, meaning, terms)
             if lasting:
                 known[exchange, key] = queues
@@ -79,7 +78,7 @@ def _queues_of(vhost: VirtualHost, rows: Sequence[Row], terms: Terms) -> dict[De
 
 
 def _resolve(
-    vhost: VirtualHost, exchange_name: bytes, key: bytes, header: bytes, meaning: int, terms: Terms
+    vhost: Topology, exchange_name: bytes, key: bytes, header: bytes, meaning: int, terms: Terms
 ) -> tuple[list[Destination], bytes, int, bool]:
     """Where it goes; its header as it is kept, and what that means; whether all like it go there."""
     name = to_text(exchange_name)
@@ -88,17 +87,15 @@ def _resolve(
     if not name and direct_replies.is_reply_key(to_text(key)):
         raise PreconditionFailed("a direct reply can't be a row of a batch")
     keys = [to_text(key)]
-    special = meaning == publishing.SPECIAL
+    special = meaning == SPECIAL
     if special:
-        meaning = publishing.look_closely(terms.user, header)
-        keys, header = publishing.copies(to_text(key), header)
+        meaning = look_closely(terms.user, header)
+        keys, header = copies(to_text(key), header)
     by_headers = vhost.looks_at_headers(exchange)
     return vhost.route_message(exchange, keys, header), header, meaning, not (special or by_headers)
 
 
-def _instead(
-    vhost: VirtualHost, exchange: bytes, key: bytes, header: bytes, terms: Terms
-) -> list[Destination]:
+def _instead(vhost: Topology, exchange: bytes, key: bytes, header: bytes, terms: Terms) -> list[Destination]:
     """Nobody takes a row: where it goes then."""
     if terms.unroutable is not None:
         queues, *_ = _resolve(vhost, to_bytes(terms.unroutable), key, header, 0, terms)

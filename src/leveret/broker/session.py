@@ -7,18 +7,15 @@ ended, nothing of it is left in the broker.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from collections.abc import Collection, Mapping
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
+from leveret.broker.accounts import User
 from leveret.broker.canonical import Value
+from leveret.broker.client_core import ClientCore
 from leveret.broker.counters import Counters
-
-if TYPE_CHECKING:
-    from leveret.broker.accounts import User
-    from leveret.broker.broker import Broker
-    from leveret.broker.channel import Channel
-    from leveret.broker.logins import Origin
-    from leveret.broker.vhost import VirtualHost
+from leveret.broker.logins import Origin
+from leveret.broker.vhost import VirtualHost
 
 
 class PeerView(NamedTuple):
@@ -56,15 +53,30 @@ class Peer(Protocol):
         """End the connection because the broker stops, or an operator wants it."""
 
 
-class Session:
+class SessionChannel(Protocol):
+    """A channel, as its session knows it."""
+
+    reply_tag: str | None
+
+    @property
+    def consumers(self) -> Collection[str]: ...
+
+    def wake_consumers(self) -> None:
+        """There may be room for deliveries again."""
+
+
+C = TypeVar("C", bound=SessionChannel)
+
+
+class Session(Generic[C]):
     """`broker.open_session(peer, name=...)`; `logged_in` and `enter` follow when the client has said so."""
 
-    def __init__(self, broker: Broker, peer: Peer, *, name: str, origin: Origin) -> None:
+    def __init__(self, broker: ClientCore[Session[C], C], peer: Peer, *, name: str, origin: Origin) -> None:
         self.broker = broker
         self.peer = peer
         self.name = name
         self.origin = origin
-        self.channels: dict[Channel, None] = {}
+        self.channels: dict[C, None] = {}
         self.since_us = broker.now_us()
         self.counters = Counters()
         self.publishes = False

@@ -7,35 +7,16 @@ which a front answers by closing the channel; the tags before it in the same rea
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from enum import Enum
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
 
+from leveret.broker.channel import Channel
+from leveret.broker.consumer import Consumer, Wish
 from leveret.broker.errors import BrokerError, PreconditionFailed
+from leveret.broker.settlement import Tags, Verdict
 from leveret.broker.unacked import Run
+from leveret.broker.work import Work
 from leveret.storage.offset_ranges import joined, ranges_of, total
 from leveret.storage.offsets import Range
-
-if TYPE_CHECKING:
-    from leveret.broker.channel import Channel
-    from leveret.broker.consumer import Consumer, Wish
-    from leveret.broker.work import Work
-
-
-class Verdict(Enum):
-    """What a client says of deliveries."""
-
-    ACK = "ack"
-    REQUEUE = "requeue"
-    REJECT = "reject"
-
-
-class Tags(NamedTuple):
-    """The tags from `first` to `last`. With `multiple`, all up to `first`; 0 stands for all there are."""
-
-    first: int
-    last: int
-    multiple: bool = False
 
 
 def settle(channel: Channel, all_tags: Sequence[Tags], verdict: Verdict, *, wish: Wish | None = None) -> None:

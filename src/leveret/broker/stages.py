@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from leveret.broker import ownership, sidelogs
 from leveret.broker.accounts import User
@@ -27,6 +27,7 @@ from leveret.broker.notes import Change, Notes
 from leveret.broker.row_routing import Row, Terms, route_rows
 from leveret.broker.stage_notes import CommitNote, StageName, StageNote
 from leveret.broker.strays import hold_again
+from leveret.broker.topology import Topology
 from leveret.storage import words
 from leveret.storage.errors import StorageError
 from leveret.storage.journal import Outcome
@@ -34,9 +35,6 @@ from leveret.storage.log import Log
 from leveret.storage.offset_ranges import joined, total
 from leveret.storage.offsets import OffsetSet, Range
 from leveret.storage.transaction import Transaction
-
-if TYPE_CHECKING:
-    from leveret.broker.vhost import VirtualHost
 
 QUERIES_MAX: Final = 10_000
 """Of so many queries the last committed batch is remembered."""
@@ -46,7 +44,7 @@ _AGAIN_US: Final = 1_000_000
 class Stages:
     """All batches of one virtual host that are under way."""
 
-    def __init__(self, vhost: VirtualHost, log: Log | None = None) -> None:
+    def __init__(self, vhost: Topology, log: Log | None = None) -> None:
         """With what a log from before says of them; the queues must be there."""
         self._vhost = vhost
         self._store = vhost.broker.store

@@ -7,10 +7,7 @@ client that asks alone has a large one.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from leveret.broker.session import Session
+from typing import Final
 
 ALONE_COST: Final = 5_000
 """About so many microseconds of work."""
@@ -23,11 +20,11 @@ class TurnShares:
     """`shares.of(session, asks=True, now_us=...)` is the cost of the work that may be done now."""
 
     def __init__(self) -> None:
-        self._asker: Session | None = None
+        self._asker: object | None = None
         """Who has asked last."""
         self._shared_until_us = 0
 
-    def of(self, session: Session, *, asks: bool, now_us: int) -> int:
+    def of(self, session: object, *, asks: bool, now_us: int) -> int:
         """Return the share. Acks are not asked for: nobody waits for an answer."""
         if asks and self._asker is not session:
             if self._asker is not None:
@@ -35,7 +32,7 @@ class TurnShares:
             self._asker = session
         return SHARED_COST if now_us < self._shared_until_us else ALONE_COST
 
-    def forget(self, session: Session) -> None:
+    def forget(self, session: object) -> None:
         """The session has ended."""
         if self._asker is session:
             self._asker = None

@@ -1,179 +1,53 @@
-"""A virtual host: its exchanges, queues and bindings, and the way of a message through them.
+"""A virtual host: how its exchanges, queues and bindings come and go.
 
-Owns the topology: what exists under which name, what is bound to what, what goes when something else goes.
-Every change of it raises `version`, by which routes that channels remember become void. Whether a user may do
-something, and what is answered, is left to the methods; durable things are handed to the broker as definition
-changes.
+Owns the changes of the topology: what is made, what goes when something else goes. Reading it and routing are
+left to `topology.Topology`; whether a user may do something, and what is answered, to the methods. Durable
+things are handed to the broker as definition changes. The rule: every change raises `version`.
 """
 
 from __future__ import annotations
 
-import json
 from collections import deque
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from leveret.broker import dedup, sidelogs
 from leveret.broker.arguments import alternate_exchange, declared_settings
-from leveret.broker.canonical import Value, decode, decode_table, encode_table
+from leveret.broker.canonical import Value
+from leveret.broker.core import DefiningCore
 from leveret.broker.definitions import BindingRow, Change, ExchangeRow, QueueRow
-from leveret.broker.destination import Destination
-from leveret.broker.errors import AccessRefused, NotFound
+from leveret.broker.destination import Destination, Owner
 from leveret.broker.exchange import Bound, Exchange
 from leveret.broker.exchanges import ROUTERS
 from leveret.broker.groups.registry import Groups
 from leveret.broker.leases import Leases
 from leveret.broker.queue import Queue
+from leveret.broker.queue_labels import label_of, row_of
 from leveret.broker.queue_settings import QueueSettings
 from leveret.broker.returned import Returned
 from leveret.broker.sidelogs import SideLogs
 from leveret.broker.stages import Stages
 from leveret.broker.strays import show_strays
 from leveret.broker.streams.stream import Stream, retention_of
+from leveret.broker.topology import Topology
+from leveret.storage.cursor import Cursor
 from leveret.storage.log import Log
 from leveret.storage.offsets import OffsetSet
 from leveret.storage.retention import Retention
 from leveret.storage.words import OWN_CURSOR
 
-if TYPE_CHECKING:
-    from leveret.broker.broker import Broker
-    from leveret.broker.session import Session
-    from leveret.storage.cursor import Cursor
 
-_PREDECLARED = (
-    ("", "direct"),
-    ("amq.direct", "direct"),
-    ("amq.fanout", "fanout"),
-    ("amq.topic", "topic"),
-    ("amq.headers", "headers"),
-    ("amq.match", "headers"),
-    ("amq.rabbitmq.trace", "topic"),
-)
+class VirtualHost(Topology):
+    """`vhost.add_exchange(...)`, `vhost.add_queue(...)`, `vhost.bind(...)`, and what undoes them."""
 
-
-class VirtualHost:
-    """`vhost.route(exchange, "key", {})` says which queues a message goes to."""
-
-    def __init__(self, broker: Broker, name: str) -> None:
-        self.broker = broker
-        self.name = name
-        self.version = 0
-        self.queues: dict[str, Destination] = {}
-        """Queues and streams, by name."""
-        self.plain_queues: dict[str, Queue] = {}
-        self.streams: dict[str, Stream] = {}
-        self.exchanges: dict[str, Exchange] = {
-            exchange: Exchange(
-                exchange, type_, ROUTERS[type_](), durable=True, internal=exchange == "amq.rabbitmq.trace"
-            )
-            for exchange, type_ in _PREDECLARED
-        }
+    def __init__(self, broker: DefiningCore, name: str) -> None:
+        super().__init__(broker, name)
         self.groups = Groups(self)
         self.returned = Returned(self)
         self.stages: Stages | None = None
         """What batches have written that are not committed; from the first one on."""
-        self._by_headers: dict[Exchange, bool] = {}
-        self._by_headers_version = 0
         self._leaving: deque[Exchange] = deque()
         """Exchanges that have lost a binding."""
         self._sweeping = False
-        self._bound_to: dict[Bound, dict[Exchange, int]] = {}
-        """Where something is bound, and how often: what must be looked at when it goes."""
-
-    # looking things up
-
-    def queue(self, name: str) -> Destination:
-        found = self.queues.get(name)
-        if found is None:
-            raise NotFound(f"no queue '{name}' in vhost '{self.name}'")
-        return found
-
-    def plain_queue(self, name: str, *, what: str) -> Queue:
-        """The same for what streams can't do: `what` names it to the client."""
-        queue = self.queue(name)
-        if queue.name in self.streams:
-            raise self.streams[name].not_supported(what)
-        return self.plain_queues[name]
-
-    def exchange(self, name: str) -> Exchange:
-        found = self.exchanges.get(name)
-        if found is None:
-            raise NotFound(f"no exchange '{name}' in vhost '{self.name}'")
-        return found
-
-    def target(self, name: str) -> Exchange:
-        """The same for one that clients publish to."""
-        found = self.exchange(name)
-        if found.internal:
-            raise AccessRefused(f"cannot publish to internal {self.describe(found)}")
-        return found
-
-    def describe(self, exchange: Exchange) -> str:
-        return f"exchange '{exchange.name}' in vhost '{self.name}'"
-
-    # routing
-
-    def route(self, exchange: Exchange, key: str, properties: Mapping[str, Value]) -> list[Destination]:
-        """The queues a message reaches, each once: through exchanges bound to exchanges and alternates."""
-        return self._reached(exchange, (key,), properties)
-
-    def route_message(self, exchange: Exchange, keys: Sequence[str], header: bytes) -> list[Destination]:
-        """The queues a message reaches under any of its keys; its header counts where an exchange asks."""
-        return self._reached(exchange, keys, decode(header) if self.looks_at_headers(exchange) else {})
-
-    def _reached(
-        self, exchange: Exchange, keys: Sequence[str], properties: Mapping[str, Value]
-    ) -> list[Destination]:
-        found: dict[Destination, None] = {}
-        seen = {exchange}
-        waiting = [exchange]
-        while waiting:
-            source = waiting.pop()
-            if not source.name:
-                found.update((self.queues[key], None) for key in keys if key in self.queues)
-                continue
-            reached = source.router.route_all(keys, properties)
-            if not reached and source.alternate is not None:
-                alternate = self.exchanges.get(source.alternate)
-                reached = () if alternate is None else (alternate,)
-            for each in reached:
-                if isinstance(each, Destination):
-                    found[each] = None
-                elif each not in seen:
-                    seen.add(each)
-                    waiting.append(each)
-        return list(found)
-
-    def route_on(self, exchange: str, keys: Sequence[str], header: bytes) -> list[Destination]:
-        """The same for an exchange that is known by its name alone; nowhere if there is none."""
-        found = self.exchanges.get(exchange)
-        return [] if found is None else self.route_message(found, keys, header)
-
-    def looks_at_headers(self, exchange: Exchange) -> bool:
-        """Whether an exchange on the way decides by headers or properties: no route can be remembered."""
-        if self._by_headers_version != self.version:
-            self._by_headers_version = self.version
-            self._by_headers.clear()
-        known = self._by_headers.get(exchange)
-        if known is None:
-            known = self._by_headers[exchange] = self._has_headers_ahead(exchange)
-        return known
-
-    def _has_headers_ahead(self, exchange: Exchange) -> bool:
-        seen = {exchange}
-        waiting = [exchange]
-        while waiting:
-            source = waiting.pop()
-            if source.router.needs_properties:
-                return True
-            onward = [each for each in self.exchanges.values() if source in self._bound_to.get(each, ())]
-            if source.alternate is not None and source.alternate in self.exchanges:
-                onward.append(self.exchanges[source.alternate])
-            for each in onward:
-                if each not in seen:
-                    seen.add(each)
-                    waiting.append(each)
-        return False
 
     # exchanges
 
@@ -234,7 +108,7 @@ class VirtualHost:
         *,
         durable: bool,
         auto_delete: bool,
-        owner: Session | None,
+        owner: Owner | None,
         table: dict[str, Value],
         declared: QueueSettings,
     ) -> Destination:
@@ -281,7 +155,7 @@ class VirtualHost:
         table: dict[str, Value],
         durable: bool = True,
         auto_delete: bool = False,
-        owner: Session | None = None,
+        owner: Owner | None = None,
         dedup: dedup.Dedup | None = None,
     ) -> Destination:
         if declared.queue_type == "stream":
@@ -529,19 +403,3 @@ def _retention(declared: QueueSettings) -> Retention:
     if declared.queue_type == "stream":
         return retention_of(declared)
     return Retention(audit_us=declared.audit_us if declared.audit_bodies else 0)
-
-
-def label_of(row: QueueRow) -> str:
-    """What the store writes on a durable queue's log: all that is needed to make the queue again.
-
-    Definitions and messages become durable independently of one another. With this the store alone can tell
-    whose messages it holds, whichever came first before a crash.
-    """
-    arguments = encode_table(row.arguments).hex()
-    return json.dumps([row.vhost, row.name, row.auto_delete, arguments])
-
-
-def row_of(log: Log) -> QueueRow:
-    """The durable queue that a log with a label belongs to."""
-    vhost, name, auto_delete, arguments = json.loads(log.spec.label)
-    return QueueRow(vhost, name, log.id, auto_delete, decode_table(bytes.fromhex(arguments))[0])

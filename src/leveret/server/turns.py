@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from leveret.broker.broker import Broker
+from leveret.broker.channel import Channel
 from leveret.broker.session import Session
 from leveret.server.commit import Committer
 from leveret.storage.errors import StorageError, WriteFailed
@@ -76,7 +77,7 @@ class Turns:
         """`withdraw` takes back the definitions that were refused, and says which they are."""
         self.broker = broker
         self.loop = loop
-        self.sockets: dict[Session, Socket] = {}
+        self.sockets: dict[Session[Channel], Socket] = {}
         self.watchers: list[Callable[[], None]] = []
         """Called after every turn: what they look at does not change until they return."""
         self._unsynced_bytes_max = unsynced_bytes_max
@@ -101,7 +102,7 @@ class Turns:
         """How many syncs have been done."""
         self.pacing_s = pacing_s
         self._pacing: asyncio.TimerHandle | None = None
-        self._paced: Set[Session] = frozenset()
+        self._paced: Set[Session[Channel]] = frozenset()
         """The sessions that are not read from because of their queues' consumers."""
 
     def start(self) -> None:

@@ -9,26 +9,24 @@ a cursor without a note means nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import msgspec
 
-from leveret.broker import ownership, revocation, sidelogs
+from leveret.broker import ownership, sidelogs
 from leveret.broker.accounts import User
 from leveret.broker.errors import NotFound, PreconditionFailed
 from leveret.broker.exchange import Bound, Exchange
 from leveret.broker.groups import topics
-from leveret.broker.groups.group import Group
+from leveret.broker.groups.group import Group, GroupHost
 from leveret.broker.groups.partition import Partition
 from leveret.broker.groups.settings import QUERY, Settings
 from leveret.broker.notes import Notes
+from leveret.broker.reading_rights import end_forbidden_members
 from leveret.broker.streams.positions import Position
 from leveret.broker.streams.stream import Stream
 from leveret.storage.errors import StorageError
-
-if TYPE_CHECKING:
-    from leveret.broker.vhost import VirtualHost
-    from leveret.storage.log import Log
+from leveret.storage.log import Log
 
 _NAME_BYTES_MAX = 200
 _PREFIX = "group-"
@@ -48,10 +46,14 @@ class GroupNote(msgspec.Struct, frozen=True, tag="group", array_like=True):
         return (self.subject, self.name)
 
 
+class RegistryHost(topics.TopicHost, GroupHost, Protocol):
+    """The virtual host, as the registry of its groups knows it."""
+
+
 class Groups:
     """`groups.open("orders", "billing", {"mode": "orderly"}, user=ann)`."""
 
-    def __init__(self, vhost: VirtualHost) -> None:
+    def __init__(self, vhost: RegistryHost) -> None:
         self._vhost = vhost
         self._groups: dict[tuple[str, str], Group] = {}
         self._notes: Notes[GroupNote] | None = None
@@ -233,7 +235,7 @@ class Groups:
             for stream in topics.partitions(self._vhost, exchange.name):
                 if stream.name not in group.partitions:
                     group.add_partition(stream, start=None)
-            revocation.end_forbidden_members(group)
+            end_forbidden_members(group)
 
     def topic_lost(self, exchange: Exchange, destination: Bound) -> None:
         """The binding of a partition was undone: groups on the topic do not read it any more."""

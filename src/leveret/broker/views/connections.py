@@ -83,7 +83,7 @@ class ConsumerView(NamedTuple):
     unacked: int
 
 
-_SORTS: Final[dict[str, Callable[[Session], Any]]] = {
+_SORTS: Final[dict[str, Callable[[Session[Channel]], Any]]] = {
     "name": attrgetter("name"),
     "user": attrgetter("user.name"),
     "vhost": attrgetter("vhost.name"),
@@ -126,7 +126,7 @@ def list_consumers(
 
 def running(
     broker: Broker, selection: Selection = EVERYTHING, *, user: str | None = None
-) -> Iterator[Session]:
+) -> Iterator[Session[Channel]]:
     """Sessions that have entered one of these virtual hosts."""
     vhosts = selection.vhosts
     return (
@@ -138,7 +138,7 @@ def running(
     )
 
 
-def counters_of(session: Session) -> Counters:
+def counters_of(session: Session[Channel]) -> Counters:
     """Those of a connection with those of its channels."""
     sums = session.counters.copy()
     for channel in session.channels:
@@ -147,10 +147,10 @@ def counters_of(session: Session) -> Counters:
 
 
 def _parts(
-    sessions: Iterable[Session],
+    sessions: Iterable[Session[Channel]],
     selection: Selection,
-    count: Callable[[Session], int],
-    parts: Callable[[Session], list[View]],
+    count: Callable[[Session[Channel]], int],
+    parts: Callable[[Session[Channel]], list[View]],
 ) -> Listing[View]:
     """The page of what these connections have; only connections with a part of it are asked for that."""
     start, stop = selection.start, selection.start + selection.size
@@ -167,7 +167,7 @@ def _parts(
     return Listing(page, filtered, total)
 
 
-def _connection(session: Session) -> ConnectionView:
+def _connection(session: Session[Channel]) -> ConnectionView:
     peer = session.peer.describe()
     return ConnectionView(
         session.name,
@@ -182,17 +182,17 @@ def _connection(session: Session) -> ConnectionView:
     )
 
 
-def _state(session: Session, peer: PeerView) -> str:
+def _state(session: Session[Channel], peer: PeerView) -> str:
     if session.publishes and session.broker.blocked is not None:
         return "blocked"
     return "running" if peer.reads else "flow"
 
 
-def _in_order(session: Session) -> list[Channel]:
+def _in_order(session: Session[Channel]) -> list[Channel]:
     return sorted(session.channels, key=attrgetter("number"))
 
 
-def _channels(session: Session) -> list[ChannelView]:
+def _channels(session: Session[Channel]) -> list[ChannelView]:
     prefetches = session.peer.describe().prefetches
     return [_channel(each, prefetches.get(each.number, 0)) for each in _in_order(session)]
 
@@ -222,11 +222,11 @@ def _consumer_count_on(channel: Channel) -> int:
     return len(channel.consumers) + (channel.reply_tag is not None)
 
 
-def _consumer_count(session: Session) -> int:
+def _consumer_count(session: Session[Channel]) -> int:
     return sum(map(_consumer_count_on, session.channels))
 
 
-def _consumers(session: Session) -> list[ConsumerView]:
+def _consumers(session: Session[Channel]) -> list[ConsumerView]:
     return [view for channel in _in_order(session) for view in _consumers_on(channel)]
 
 

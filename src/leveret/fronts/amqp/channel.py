@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from leveret.broker.consumer import Consumer
     from leveret.broker.errors import BrokerError
     from leveret.broker.outlet import Deliveries
-    from leveret.broker.publishing import Route
+    from leveret.broker.route import Route
 
 NO_ROUTE: Final = 312
 _UNREAD_REPLIES_BYTES_MAX: Final = 8 << 20

@@ -14,7 +14,7 @@ from pamqp import commands
 from leveret.amqp import methods
 from leveret.amqp.errors import NotImplemented_
 from leveret.broker import publishing
-from leveret.broker.publishing import Route
+from leveret.broker.route import Route
 from leveret.fronts.amqp import requeue
 from leveret.fronts.amqp.channel import AmqpChannel
 

@@ -23,7 +23,7 @@ from leveret.amqp.tables import Value
 from leveret.broker import settling
 from leveret.broker.consumer import Wish
 from leveret.broker.errors import PreconditionFailed
-from leveret.broker.settling import Tags, Verdict
+from leveret.broker.settlement import Tags, Verdict
 from leveret.broker.terms import is_integer, type_name
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from leveret.amqp.events import Settlement
 from leveret.amqp.scanner import ACK
 from leveret.broker import settling
-from leveret.broker.settling import Tags, Verdict
+from leveret.broker.settlement import Tags, Verdict
 from leveret.fronts.amqp.channel import AmqpChannel
 
 

@@ -19,8 +19,9 @@ from leveret.amqp.tables import Value
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
+    from leveret.broker.channel import Channel
     from leveret.broker.errors import BrokerError
-    from leveret.broker.publishing import Route
+    from leveret.broker.route import Route
     from leveret.broker.session import Session
 
 DELIVER_BYTES_MAX: Final = 2 << 20
@@ -44,7 +45,7 @@ class State(Enum):
 class Wire(ABC):
     """`wire.send(data)`; the shell calls `take_out` at the end of the turn."""
 
-    def __init__(self, broker: Broker, session: Session) -> None:
+    def __init__(self, broker: Broker, session: Session[Channel]) -> None:
         self.broker = broker
         self.session = session
         self.state = State.GREETING

@@ -44,7 +44,7 @@ def declare(channel: AmqpChannel, method: spec.Queue.Declare) -> None:
 
 def _declare_reply(channel: AmqpChannel, name: str, method: spec.Queue.Declare) -> None:
     """Whether somebody still waits for a direct reply."""
-    if name != direct_replies.NAME and not direct_replies.exists(channel.broker, name):
+    if name != direct_replies.NAME and not channel.broker.replies.exists(name):
         raise NotFound(f"no queue '{name}' in vhost '{channel.vhost.name}'")
     if not method.nowait:
         channel.reply(make(spec.Queue.DeclareOk, queue=name, message_count=0, consumer_count=1))

@@ -6,6 +6,7 @@ from typing import Any
 
 from pamqp import commands as spec
 
+from leveret.broker import committing
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.transaction import Buffer
 from leveret.fronts.amqp.channel import AmqpChannel
@@ -21,12 +22,12 @@ def select(channel: AmqpChannel, method: spec.Tx.Select) -> None:
 
 def commit(channel: AmqpChannel, method: spec.Tx.Commit) -> None:
     """Answered when everything in it is durable."""
-    ticket = _transaction(channel).commit(channel.core)
+    ticket = committing.commit(channel.core, _transaction(channel))
     channel.reply(spec.Tx.CommitOk(), ticket=ticket)
 
 
 def rollback(channel: AmqpChannel, method: spec.Tx.Rollback) -> None:
-    _transaction(channel).rollback(channel.core)
+    _transaction(channel).rollback(channel.core.unacked)
     channel.reply(spec.Tx.RollbackOk())
 
 
