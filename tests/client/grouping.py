@@ -91,7 +91,7 @@ class Watched:
     async def until_back(self, count: int = 1) -> None:
         """So many wait for their next try."""
         await self.until(
-            lambda group: sum(each.delayed for each in group.partitions.values()) == count,
+            lambda group: sum(each.cursor.waiting.delayed for each in group.partitions.values()) == count,
             f"{count} are sent back",
         )
 

@@ -124,7 +124,7 @@ def test_send_waits_for_a_place_in_the_window(leveret_broker: Broker):
 def _owed(broker: Broker) -> int:
     """Confirms that are still to be given out."""
     channels = [each for served in broker.server.broker.sessions for each in served.channels]
-    return sum(len(each.confirms) for each in channels if each.confirms is not None)
+    return sum(len(each.owed.confirms) for each in channels if each.owed.confirms is not None)
 
 
 def test_many_more_are_sent_than_the_window_holds(leveret_broker: Broker):
