@@ -125,13 +125,17 @@ class Channel:
     def _count_delivered(
         self, source: Source, count: int, redelivered: Sequence[bool], *, auto_ack: bool
     ) -> None:
-        again = sum(redelivered) if any(redelivered) else 0
-        for counters in (self.counters, source.counters):
-            if auto_ack:
-                counters.delivered_auto_ack += count
-            else:
-                counters.delivered += count
-            counters.redelivered += again
+        own, others = self.counters, source.counters
+        if auto_ack:
+            own.delivered_auto_ack += count
+            others.delivered_auto_ack += count
+        else:
+            own.delivered += count
+            others.delivered += count
+        if any(redelivered):
+            again = sum(redelivered)
+            own.redelivered += again
+            others.redelivered += again
 
     def _move_to_end(self, consumer: Consumer) -> None:
         """A consumer was served within the shared limit: it is the last one to be served again."""

@@ -69,6 +69,9 @@ class Account:
 class Destination:
     """A queue or a stream: `destination.append(messages)`."""
 
+    runs: Runs
+    """What moves its messages: see `core.Scheduled`. An attribute, because each publish asks for it."""
+
     confirms_synced = False
     """Whether also a transient message is confirmed only when it is on disk."""
 
@@ -112,11 +115,6 @@ class Destination:
 
     def __str__(self) -> str:
         return f"queue '{self.name}' in vhost '{self.vhost.name}'"
-
-    @property
-    def runs(self) -> Runs:
-        """What moves its messages: see `core.Scheduled`."""
-        raise NotImplementedError
 
     def wake(self) -> None:
         """Something changed that may let messages move."""

@@ -50,34 +50,30 @@ def resolve(vhost: Topology, exchange_name: str, key: str, *, mandatory: bool) -
 def publish(channel: Channel, route: Route, contents: Sequence[tuple[bytes, bytes]]) -> None:
     """Take in messages, each as content header and body, that were published by the same route."""
     try:
-        _publish(channel, route, contents)
+        if route.by_headers:
+            _publish_singly(channel, route, contents)
+            return
+        seen = channel.broker.seen_headers
+        exchange, key = route.exchange_bytes, route.key_bytes
+        messages: list[Message] = []
+        all_flags = 0
+        for position, (header, body) in enumerate(contents):
+            meaning = seen.get(header)
+            if meaning is None:
+                try:
+                    meaning = look_at(seen, header)
+                except (MalformedHeader, BrokerError):
+                    _accept(channel, route, messages, persistent=bool(all_flags & PERSISTENT))
+                    raise
+            if meaning == SPECIAL:
+                _accept(channel, route, messages, persistent=bool(all_flags & PERSISTENT))
+                _publish_singly(channel, route, contents[position:])
+                return
+            all_flags |= meaning
+            messages.append(Message(exchange, key, header, body, meaning & 0xFF, meaning >> 8))
+        _accept(channel, route, messages, persistent=bool(all_flags & PERSISTENT))
     except MalformedHeader as error:
         raise Malformed(error.sentence) from None
-
-
-def _publish(channel: Channel, route: Route, contents: Sequence[tuple[bytes, bytes]]) -> None:
-    if route.by_headers:
-        _publish_singly(channel, route, contents)
-        return
-    seen = channel.broker.seen_headers
-    exchange, key = route.exchange_bytes, route.key_bytes
-    messages: list[Message] = []
-    all_flags = 0
-    for position, (header, body) in enumerate(contents):
-        meaning = seen.get(header)
-        if meaning is None:
-            try:
-                meaning = look_at(seen, header)
-            except (MalformedHeader, BrokerError):
-                _accept(channel, route, messages, persistent=bool(all_flags & PERSISTENT))
-                raise
-        if meaning == SPECIAL:
-            _accept(channel, route, messages, persistent=bool(all_flags & PERSISTENT))
-            _publish_singly(channel, route, contents[position:])
-            return
-        all_flags |= meaning
-        messages.append(Message(exchange, key, header, body, meaning & 0xFF, meaning >> 8))
-    _accept(channel, route, messages, persistent=bool(all_flags & PERSISTENT))
 
 
 def _any_refusing(queues: Sequence[Destination]) -> bool:

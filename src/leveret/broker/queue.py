@@ -16,7 +16,6 @@ from leveret.broker.consumer import Consumer
 from leveret.broker.consumers import Consumers
 from leveret.broker.core import Core
 from leveret.broker.dedup import Dedup
-from leveret.broker.deliverer import Deliverer
 from leveret.broker.destination import Destination, Host, Owner
 from leveret.broker.errors import AccessRefused
 from leveret.broker.leases import Leases
@@ -64,15 +63,8 @@ class Queue(Destination):
         self.peeks: dict[Peek, None] = {}
         """Those who only look at it, in the order in which they came."""
         self.rules = QueueRules(self, watchers=self.peeks, is_held=lambda: self.is_held)
+        self.deliverer = self.runs = self.rules.deliverer
         self.used()
-
-    @property
-    def deliverer(self) -> Deliverer:
-        return self.rules.deliverer
-
-    @property
-    def runs(self) -> Deliverer:
-        return self.rules.deliverer
 
     @property
     def consumers(self) -> Consumers:

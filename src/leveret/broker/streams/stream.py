@@ -62,6 +62,7 @@ class Stream(Destination):
         super().__init__(
             broker, vhost, name, cursor=cursor, declared=declared, table=table, durable=True, dedup=dedup
         )
+        self.runs = self
         self.readers: dict[Reader, None] = {}
         """Consumers that read it by themselves."""
         self._unsynced: deque[tuple[int, int]] = deque()
@@ -72,10 +73,6 @@ class Stream(Destination):
         self._followers: dict[Follower, None] = {}
         """Partitions of the groups that read it."""
         self.retire()
-
-    @property
-    def runs(self) -> Stream:
-        return self
 
     @property
     def consumer_count(self) -> int:

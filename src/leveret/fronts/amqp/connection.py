@@ -41,6 +41,7 @@ from leveret.amqp.events import (
 from leveret.amqp.frames import METHOD, frame
 from leveret.amqp.methods import Method, make
 from leveret.amqp.scanner import PUBLISH, Scanner
+from leveret.broker import publishing as broker_publishing
 from leveret.broker.errors import BrokerError, StorageError
 from leveret.broker.logins import Origin
 from leveret.broker.session import PeerView
@@ -176,7 +177,7 @@ class Connection(Wire):
                 if channel is not None:
                     if not self.publishes:
                         self._note_publish(event.method)
-                    publishing.publish(channel, event.method, self._that_fit(channel, event))
+                    self._publish(channel, event)
             case ContentBegun():
                 channel = self._open_channel(event.channel)
                 if channel is None:
@@ -212,18 +213,27 @@ class Connection(Wire):
                     return
                 raise event.error if self.state is State.RUNNING else HungUp
 
-    def _that_fit(self, channel: AmqpChannel, event: Contents) -> list[tuple[bytes, bytes]]:
-        """Return the messages that fit into this turn, at least one; the others go back to the backlog."""
-        if event.method not in self.routes:
+    def _publish(self, channel: AmqpChannel, event: Contents) -> None:
+        """Publish as many of the messages as fit into this turn, at least one.
+
+        In one piece, because with ten keys each message comes here: two calls more were 5 % of its time.
+        """
+        method, contents = event.method, event.contents
+        route = self.routes.get(method)
+        if route is None or route.version != channel.vhost.version:
             self._share -= _METHOD_COST
-        cost = _MESSAGE_COST + _COPY_COST * publishing.copies_of_each(channel, event.method)
-        count = max(1, self._share // cost)
-        contents = event.contents
-        if count < len(contents):
+            route = publishing.find_route(channel, method)
+        copies = publishing.copies_max(route) if route.by_headers else len(route.queues)
+        cost = _MESSAGE_COST + _COPY_COST * copies
+        self._share -= len(contents) * cost
+        if self._share < 0 and len(contents) > 1:
+            count = max(1, len(contents) + self._share // cost)
             self.backlog.appendleft(event._replace(contents=contents[count:]))
             contents = contents[:count]
-        self._share -= len(contents) * cost
-        return contents
+        if route.by_headers:
+            publishing.publish_by_headers(channel, route, method, contents)
+        else:
+            broker_publishing.publish(channel.core, route, contents)
 
     def _check_content(self, channel: AmqpChannel, method: bytes) -> None:
         """A message is not whole yet: it is refused now if it will be refused then."""

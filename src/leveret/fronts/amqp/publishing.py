@@ -7,6 +7,7 @@ rights change, so a run of publishes costs one look into a dictionary. What foll
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from pamqp import commands
@@ -21,21 +22,19 @@ from leveret.fronts.amqp.channel import AmqpChannel
 _REMEMBERED_MAX: Final = 4096
 
 
-def publish(channel: AmqpChannel, method: bytes, contents: list[tuple[bytes, bytes]]) -> None:
-    """Take in messages, each as content header and body, that were published with one method frame."""
-    route = channel.connection.routes.get(method)
-    if route is None or route.version != channel.vhost.version:
-        route = find_route(channel, method)
+def publish_by_headers(
+    channel: AmqpChannel, route: Route, method: bytes, contents: Sequence[tuple[bytes, bytes]]
+) -> None:
+    """Take in messages that were published with one method frame, and that need a look each."""
     if requeue.is_request(method):
         requeue.requeue(channel.core, contents)
     else:
         publishing.publish(channel.core, route, contents)
 
 
-def copies_of_each(channel: AmqpChannel, method: bytes) -> int:
-    """Return how many queues each publish with this method goes to; if headers decide, how many it may."""
-    route = find_route(channel, method)
-    return len(route.exchange.router) + 1 if route.by_headers else len(route.queues)
+def copies_max(route: Route) -> int:
+    """Return how many queues a publish may go to whose headers decide where it goes."""
+    return len(route.exchange.router) + 1
 
 
 def find_route(channel: AmqpChannel, method: bytes) -> Route:
@@ -61,4 +60,5 @@ def _resolve(channel: AmqpChannel, method: bytes) -> Route:
     if publish.immediate:
         raise NotImplemented_("immediate=true")
     exchange, key = publish.exchange, publish.routing_key
-    return publishing.resolve(channel.vhost, exchange, key, mandatory=publish.mandatory)
+    route = publishing.resolve(channel.vhost, exchange, key, mandatory=publish.mandatory)
+    return route._replace(by_headers=True) if requeue.is_request(method) else route
