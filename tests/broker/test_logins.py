@@ -258,6 +258,16 @@ def test_an_address_has_a_bounded_number_of_logins_waiting(core: Core, hasher: H
     assert [each.answers for each in waiting] == [[None]] * 40
 
 
+def test_many_clients_of_one_user_that_connect_at_once_wait_for_one_hash(
+    core: Core, hasher: HeldHasher
+) -> None:
+    clients = [Attempt(core, "ann", b"secret") for _ in range(200)]
+    assert len(hasher.jobs) == 1
+    hasher.finish_all()
+    assert [each.answers for each in clients] == [["ann"]] * 200
+    assert (core.broker.logins._waiting_count, len(core.broker.logins._waiting)) == (0, 0)
+
+
 def test_who_hangs_up_while_a_login_is_delayed_gets_no_other_place_for_it(
     core: Core, hasher: HeldHasher
 ) -> None:

@@ -171,8 +171,6 @@ def test_five_thousand_idle_connections_cost_little_and_disturb_nobody(
 
 
 def test_connections_that_vanish_all_at_once_leave_nothing(server: Server, many_files: None) -> None:
-    works(server.port)  # the password is known then: no more than 100 logins may wait for its hash
-
     async def play() -> None:
         wires = await in_groups(connect(server.port) for _ in range(1_000))
         for _, writer in wires:

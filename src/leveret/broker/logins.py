@@ -71,6 +71,8 @@ class _Attempt:
     address: str
     source: object
     done: Done
+    counts: bool = True
+    """Whether it counts for the limits of logins that wait."""
 
 
 class Logins:
@@ -91,6 +93,14 @@ class Logins:
             done(None)
             return
         source = self._failures.source(origin.address, name)
+        digest = hashlib.sha256(password).digest()
+        attempt = _Attempt(name, password, digest, origin.address, source, done)
+        now_us = self._broker.now_us()
+        delay_us = self._failures.delay_us(origin.address, name, now_us)
+        if not delay_us and self._needs_no_hash(attempt):
+            attempt.counts = False
+            self._check(attempt)
+            return
         limits = self._broker.limits
         if (
             self._waiting[source] >= limits.logins_waiting_by_source_max
@@ -98,10 +108,6 @@ class Logins:
         ):
             done(None)
             return
-        digest = hashlib.sha256(password).digest()
-        attempt = _Attempt(name, password, digest, origin.address, source, done)
-        now_us = self._broker.now_us()
-        delay_us = self._failures.delay_us(origin.address, name, now_us)
         self._waiting[source] += 1
         self._waiting_count += 1
         if delay_us:
@@ -113,13 +119,26 @@ class Logins:
         """Make the hash of a new password; None if that can't be done now."""
         self._hasher(partial(passwords.hash_password, password, self._salt()), done)
 
+    def _needs_no_hash(self, attempt: _Attempt) -> bool:
+        """Return whether the password was right before, or another login waits for the hash already.
+
+        Hundreds of clients of one user may connect in the moment after a start.
+        """
+        user = self._broker.accounts.users.get(attempt.name)
+        if user is not None and hmac.compare_digest(user.known_digest, attempt.digest):
+            return True
+        return self._key(attempt, user) in self._checking
+
+    def _key(self, attempt: _Attempt, user: User | None) -> tuple[str, bytes, str]:
+        return attempt.name, attempt.digest, NOBODY_HASH if user is None else user.password_hash
+
     def _check(self, attempt: _Attempt) -> None:
         user = self._broker.accounts.users.get(attempt.name)
         if user is not None and hmac.compare_digest(user.known_digest, attempt.digest):
             self._end(attempt, user)
             return
-        hashed = NOBODY_HASH if user is None else user.password_hash
-        key = (attempt.name, attempt.digest, hashed)
+        key = self._key(attempt, user)
+        hashed = key[2]
         if key in self._checking:
             self._checking[key].append(attempt)
             return
@@ -153,6 +172,8 @@ class Logins:
         attempt.done(user)
 
     def _leave(self, attempt: _Attempt) -> None:
+        if not attempt.counts:
+            return
         self._waiting_count -= 1
         self._waiting[attempt.source] -= 1
         if not self._waiting[attempt.source]:
