@@ -34,7 +34,7 @@ run: $(READY_FOR_RUN) ## Run the broker on this machine; stop it with Ctrl-C
 PYTEST := $(BIN)/pytest -n 4 --dist loadgroup
 ARGS   ?=
 
-test: $(READY) ## Prove every rule once, in about a quarter of an hour; ARGS="-k confirm" runs a part
+test: $(READY) ## Prove every rule once, in about ten minutes; ARGS="-k confirm" runs a part
 	$(PYTEST) $(ARGS)
 
 # Counting lines makes everything slower: it is done where the store is tested directly, and nowhere else.
