@@ -15,7 +15,7 @@ from tests.semantics.grouping import Joined
 
 
 class Counted:
-    """`counted.queue("q")` are the figures of a queue that are not zero; those of bytes are left out."""
+    """`counted.queue("q")` are the figures of a queue that are not zero; bytes and octets are left out."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -52,7 +52,7 @@ class Counted:
 
 
 def _figures(counters: Counters) -> dict[str, int]:
-    figures = {name: getattr(counters, name) for name in FIGURES if not name.startswith("bytes")}
+    figures = {name: getattr(counters, name) for name in FIGURES if not name.startswith(("bytes", "octets"))}
     return {name: value for name, value in figures.items() if value}
 
 
@@ -258,7 +258,60 @@ def test_bytes_of_a_queue_count_in_and_out(q: Channel, broker: Broker) -> None:
     assert broker.call(counters).bytes_out == 2 * size
 
 
-def test_bytes_of_a_connection_are_those_of_its_socket(q: Channel, broker: Broker) -> None:
+def test_bytes_of_a_channel_its_connection_and_an_exchange_are_headers_and_bodies(
+    q: Channel, connect: Callable[..., Client], broker: Broker
+) -> None:
+    core = broker.server.broker
+    size = len("000") + 15
+    publish(q, 4)
+    q.get("q")
+    q.get("q", no_ack=True)
+    q.consume("q")
+    for _ in range(2):
+        q.delivery()
+
+    def moved() -> list[tuple[int, int]]:
+        found = [
+            *connections.list_channels(core).items,
+            *connections.list_connections(core).items,
+            exchanges.one_exchange(core, "/", ""),
+            overview.totals(core),
+        ]
+        return [(each.counters.bytes_in, each.counters.bytes_out) for each in found]
+
+    assert broker.call(moved) == [(4 * size, 4 * size)] * 2 + [(4 * size, 0), (4 * size, 4 * size)]
+
+
+def test_bytes_of_a_stream_go_out_to_its_readers(channel: Channel, broker: Broker) -> None:
+    core = broker.server.broker
+    channel.declare("s", arguments={"x-queue-type": "stream"})
+    publish(channel, 2, key="s")
+    channel.qos(10)
+    channel.consume("s", arguments={"x-stream-offset": "first"})
+    sent = 0
+    for _ in range(2):
+        sent += len(channel.delivery().body)
+    stream = broker.call(lambda: queues.one_queue(core, "/", "s")).counters
+    reader = broker.call(lambda: connections.list_channels(core)).items[0].counters
+    assert stream.bytes_out == reader.bytes_out > sent
+
+
+def test_bytes_of_a_direct_reply_are_counted_on_both_channels(
+    q: Channel, connect: Callable[..., Client], broker: Broker
+) -> None:
+    core = broker.server.broker
+    q.consume("amq.rabbitmq.reply-to", no_ack=True)
+    q.publish("q", b"ask", reply_to="amq.rabbitmq.reply-to")
+    answering = connect().channel()
+    answering.publish(answering.get("q", no_ack=True).properties["reply_to"], b"answer")
+    assert q.delivery().body == b"answer"
+    found = [view.counters for view in broker.call(lambda: connections.list_channels(core)).items]
+    (asked,) = [counters for counters in found if counters.delivered_auto_ack]
+    (answered,) = [counters for counters in found if counters.got_auto_ack]
+    assert asked.bytes_out == answered.bytes_in == len("answer") + 15
+
+
+def test_octets_of_a_connection_are_those_of_its_socket(q: Channel, broker: Broker) -> None:
     def counters() -> Counters:
         return connections.list_connections(broker.server.broker).items[0].counters
 
@@ -268,10 +321,10 @@ def test_bytes_of_a_connection_are_those_of_its_socket(q: Channel, broker: Broke
     q.get("q", no_ack=True)
     after = broker.call(counters)
     basic_get = 8 + 4 + 2 + 2 + 1
-    assert after.bytes_in - before.bytes_in == len(b"".join(sent)) + basic_get
+    assert after.octets_in - before.octets_in == len(b"".join(sent)) + basic_get
     get_ok = 8 + 4 + 9 + 1 + 2 + 4
-    assert after.bytes_out - before.bytes_out == get_ok + (8 + 15) + (8 + 1000)
-    assert broker.call(lambda: overview.totals(broker.server.broker)).counters.bytes_in == after.bytes_in
+    assert after.octets_out - before.octets_out == get_ok + (8 + 15) + (8 + 1000)
+    assert broker.call(lambda: overview.totals(broker.server.broker)).counters.octets_in == after.octets_in
 
 
 def test_a_connection_and_the_broker_keep_what_channels_and_connections_counted_that_are_gone(

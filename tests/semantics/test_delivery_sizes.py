@@ -31,9 +31,9 @@ def handed_out(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     sizes: list[int] = []
     deliver = broker_channel.Channel.deliver
 
-    def watched(self: broker_channel.Channel, consumer: Consumer, records: Sequence[Record]) -> None:
+    def watched(self: broker_channel.Channel, consumer: Consumer, records: Sequence[Record]) -> int:
         sizes.append(sum(len(record.body) for record in records))
-        deliver(self, consumer, records)
+        return deliver(self, consumer, records)
 
     monkeypatch.setattr(broker_channel.Channel, "deliver", watched)
     return sizes

@@ -99,8 +99,8 @@ class Channel:
 
     # deliveries
 
-    def deliver(self, consumer: Consumer, records: Sequence[Record]) -> None:
-        """Send messages to one of its consumers."""
+    def deliver(self, consumer: Consumer, records: Sequence[Record]) -> int:
+        """Send messages to one of its consumers; return how many bytes of headers and bodies they have."""
         source = consumer.source
         first_tag = self.next_tag
         count = len(records)
@@ -109,23 +109,27 @@ class Channel:
         shown, redelivered = source.headers(records, headers), source.redelivered(records)
         run = Deliveries(first_tag, exchanges, keys, shown, bodies, redelivered)
         self.outlet.deliver(consumer.tag_bytes, run)
-        self._count_delivered(source, count, redelivered, auto_ack=consumer.no_ack)
+        size = sum(map(len, shown)) + sum(map(len, bodies))
+        self._count_delivered(source, count, size, redelivered, auto_ack=consumer.no_ack)
         dense = not source.prioritised and offsets[-1] - offsets[0] == count - 1
         ranges = [(offsets[0], offsets[-1] + 1)] if dense else ranges_of(offsets)
         if consumer.no_ack:
             source.ack(ranges)  # and nobody has said so
-            return
+            return size
         self.unacked.add(first_tag, ranges, consumer, now_us=self.broker.turn_us)
         consumer.account.outstanding += count
         self.outstanding += count
         if self.prefetch:
             self._move_to_end(consumer)
         deadlines.watch(consumer, first_tag, count)
+        return size
 
     def _count_delivered(
-        self, source: Source, count: int, redelivered: Sequence[bool], *, auto_ack: bool
+        self, source: Source, count: int, size: int, redelivered: Sequence[bool], *, auto_ack: bool
     ) -> None:
         own, others = self.counters, source.counters
+        own.bytes_out += size
+        others.bytes_out += size
         if auto_ack:
             own.delivered_auto_ack += count
             others.delivered_auto_ack += count

@@ -104,8 +104,8 @@ class Receiver(Protocol):
 
     def label(self, tag: str) -> bytes: ...
 
-    def deliver(self, consumer: Consumer, records: Sequence[Record]) -> None:
-        """Send messages to one of its consumers."""
+    def deliver(self, consumer: Consumer, records: Sequence[Record]) -> int:
+        """Send messages to one of its consumers; return how many bytes of headers and bodies they have."""
 
     def take_back(self, source: Source, tags: Sequence[Range]) -> list[Run[Consumer]]:
         """Take tags back, whatever the client says of them later; return the deliveries that they were."""

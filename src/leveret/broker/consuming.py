@@ -221,8 +221,8 @@ def _hand_out(channel: Channel, queue: Queue, getter: Consumer, records: Sequenc
 
 
 def _count_got(channel: Channel, queue: Queue, got: Got, *, no_ack: bool) -> None:
-    queue.counters.bytes_out += len(got.header) + len(got.body)
     for counters in (channel.counters, queue.counters):
+        counters.bytes_out += len(got.header) + len(got.body)
         counters.redelivered += got.redelivered
         if no_ack:
             counters.got_auto_ack += 1

@@ -15,8 +15,11 @@ never for each message. The figures, what each object has of them, and what they
     requeued             messages that went back to their place, for any reason: queue, broker
     expired, dropped     messages that died of a TTL, or of a limit of the queue: queue, broker
     dead_lettered        messages that died and left a copy in another queue: queue, broker
-    bytes_in, bytes_out  of a queue, what its log took in, and the headers and bodies that consumers were
-                         sent; of a connection, the octets of its socket
+    bytes_in             headers and bodies that clients published: channel, exchange; of a queue what its log
+                         took in
+    bytes_out            headers and bodies that clients were sent: channel, queue
+    octets_in,           what came and went over a socket, with frames and heartbeats: connection
+      octets_out
 
 A stream has the figures of its readers and of the groups on it. When a channel ends, its connection takes
 over what it has counted, and the broker does so when a connection ends: a total is what the broker has, with
@@ -52,6 +55,8 @@ class Counters:
     dead_lettered: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
+    octets_in: int = 0
+    octets_out: int = 0
 
     def take_over(self, other: Counters) -> None:
         """Add what an object has counted that is gone from now on, or that is a part of this one."""

@@ -117,7 +117,7 @@ class Deliverer(Source):
             credit = shared_credit(chosen)
             label = chosen[0][0].label if len(chosen) == 1 else b""
             unbegun = any(consumer.marks_begun for consumer, _ in chosen)
-            taken, records = self.take(min(credit, self._batch), who=label, unbegun=unbegun)
+            taken, records = self.take(min(credit, self._batch, ready), who=label, unbegun=unbegun)
             if not taken:
                 return
             if records:  # not all of them were expired or damaged
@@ -189,21 +189,20 @@ class Deliverer(Source):
     def _hand_out(self, chosen: list[tuple[Consumer, int]], records: list[Record]) -> int:
         """Shares the records out in turns; returns how many bytes they have."""
         self.handed_out += len(records)
-        size = sum(len(record.body) + len(record.header) for record in records)
-        self.counters.bytes_out += size
+        size = 0
+        if len(chosen) == 1:
+            consumer = chosen[0][0]
+            size = consumer.channel.deliver(consumer, records)
+            self.consumers.served(consumer)
+        else:
+            for consumer, share in self.rules.shares(chosen, records):
+                if self.cursor.audited or self.cursor.in_flight.has_unbegun:
+                    self._note_share(consumer, share)
+                size += consumer.channel.deliver(consumer, share)
+                self.consumers.served(consumer)
         fitting = TURN_BYTES * len(records) // (size + 1)
         most = PRIORITISED_MESSAGES_MAX if self.prioritised else TURN_MESSAGES_MAX
         self._batch = max(1, min(most, fitting, 2 * self._batch))
-        if len(chosen) == 1:
-            consumer = chosen[0][0]
-            consumer.channel.deliver(consumer, records)
-            self.consumers.served(consumer)
-            return size
-        for consumer, share in self.rules.shares(chosen, records):
-            if self.cursor.audited or self.cursor.in_flight.has_unbegun:
-                self._note_share(consumer, share)
-            consumer.channel.deliver(consumer, share)
-            self.consumers.served(consumer)
         return size
 
     def _note_share(self, consumer: Consumer, share: Sequence[Record]) -> None:

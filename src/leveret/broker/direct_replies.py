@@ -60,6 +60,7 @@ class DirectReplies:
         tag = channel.next_tag
         channel.next_tag += 1
         channel.counters.delivered_auto_ack += 1
+        channel.counters.bytes_out += len(header) + len(body)
         run = Deliveries(tag, [exchange], [to_bytes(key)], [header], [body], [False])
         channel.outlet.deliver(to_bytes(channel.reply_tag), run)
 

@@ -56,22 +56,23 @@ def publish(channel: Channel, route: Route, contents: Sequence[tuple[bytes, byte
         seen = channel.broker.seen_headers
         exchange, key = route.exchange_bytes, route.key_bytes
         messages: list[Message] = []
-        all_flags = 0
+        all_flags = size = 0
         for position, (header, body) in enumerate(contents):
             meaning = seen.get(header)
             if meaning is None:
                 try:
                     meaning = look_at(seen, header)
                 except (MalformedHeader, BrokerError):
-                    _accept(channel, route, messages, persistent=bool(all_flags & PERSISTENT))
+                    _accept(channel, route, messages, size, persistent=bool(all_flags & PERSISTENT))
                     raise
             if meaning == SPECIAL:
-                _accept(channel, route, messages, persistent=bool(all_flags & PERSISTENT))
+                _accept(channel, route, messages, size, persistent=bool(all_flags & PERSISTENT))
                 _publish_singly(channel, route, contents[position:])
                 return
             all_flags |= meaning
+            size += len(header) + len(body)
             messages.append(Message(exchange, key, header, body, meaning & 0xFF, meaning >> 8))
-        _accept(channel, route, messages, persistent=bool(all_flags & PERSISTENT))
+        _accept(channel, route, messages, size, persistent=bool(all_flags & PERSISTENT))
     except MalformedHeader as error:
         raise Malformed(error.sentence) from None
 
@@ -99,6 +100,7 @@ def _publish_singly(channel: Channel, route: Route, contents: Sequence[tuple[byt
         keys, header = copies(route.key, header)
         queues = tuple(channel.vhost.route_message(route.exchange, keys, header))
         flags = meaning & 0xFF
+        size = len(header) + len(body)
         message = Message(route.exchange_bytes, route.key_bytes, header, body, flags, meaning >> 8)
         single = route._replace(
             keys=tuple(keys),
@@ -107,13 +109,14 @@ def _publish_singly(channel: Channel, route: Route, contents: Sequence[tuple[byt
             durable=_any_durable(queues),
             synced=_any_synced(queues),
         )
-        _accept(channel, single, [message], persistent=bool(flags & PERSISTENT))
+        _accept(channel, single, [message], size, persistent=bool(flags & PERSISTENT))
 
 
 def _accept_reply(channel: Channel, route: Route, header: bytes, body: bytes) -> None:
     """A direct reply goes to a channel, not to a queue."""
-    channel.counters.published += 1
-    route.exchange.counters.published += 1
+    for counters in (channel.counters, route.exchange.counters):
+        counters.published += 1
+        counters.bytes_in += len(header) + len(body)
     channel.broker.replies.send(route.key, route.exchange_bytes, header, body)
     if route.mandatory:  # a direct reply is never routed, not even one that arrives
         return_messages(channel, route, [Message(route.exchange_bytes, route.key_bytes, header, body)])
@@ -122,13 +125,19 @@ def _accept_reply(channel: Channel, route: Route, header: bytes, body: bytes) ->
         channel.owed.expect(1, 0)
 
 
-def _accept(channel: Channel, route: Route, messages: list[Message], *, persistent: bool) -> None:
-    """Messages whose queues are known: into the transaction, back to the publisher, or into the queues."""
+def _accept(channel: Channel, route: Route, messages: list[Message], size: int, *, persistent: bool) -> None:
+    """Put messages whose queues are known into the transaction or the queues, or return them.
+
+    `size` is that of their headers and bodies together.
+    """
     if not messages:
         return
     broker = channel.broker
-    channel.counters.published += len(messages)
-    route.exchange.counters.published += len(messages)
+    count, own, others = len(messages), channel.counters, route.exchange.counters
+    own.published += count
+    own.bytes_in += size
+    others.published += count
+    others.bytes_in += size
     if channel.transaction is not None:
         channel.transaction.publish(route, messages)
         return
@@ -140,7 +149,7 @@ def _accept(channel: Channel, route: Route, messages: list[Message], *, persiste
     for queue in route.queues:
         broker.enqueue(queue, messages, channel)
     if channel.owed.confirms is not None:
-        channel.owed.published(len(messages), durable=route.durable and (persistent or route.synced))
+        channel.owed.published(count, durable=route.durable and (persistent or route.synced))
 
 
 def _offer(channel: Channel, route: Route, messages: Sequence[Message]) -> None:

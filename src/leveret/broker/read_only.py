@@ -45,10 +45,7 @@ class ReadOnlySource(Source):
             records = self.next(credit)
             if not records:
                 return
-            size = sum(len(record.body) + len(record.header) for record in records)
-            handed_bytes += size
-            self.counters.bytes_out += size
-            self.consumer.channel.deliver(self.consumer, records)
+            handed_bytes += self.consumer.channel.deliver(self.consumer, records)
 
     def room_again(self, consumer: Consumer) -> None:
         self.wake()

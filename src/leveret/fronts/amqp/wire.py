@@ -97,7 +97,7 @@ class Wire(ABC):
         self.out.clear()
         if self.out_bytes >= DELIVER_BYTES_MAX:
             self.session.wake_consumers()
-        self.session.counters.bytes_out += self.out_bytes
+        self.session.counters.octets_out += self.out_bytes
         self.out_bytes = 0
         return data
 
