@@ -48,13 +48,43 @@ def test_a_publisher_alone_has_the_turn_for_itself(core: Core, greedy: Session) 
 
 def test_turns_are_small_while_others_ask(core: Core, greedy: Session) -> None:
     other = core.session(prefix=OPEN)
-    other.feed(published(1, b"x", key="q1"))
+    other.feed(sent(1, commands.Confirm.Select) + published(1, b"x", key="q1"))
     greedy.feed_once(published(1, b"x", key="q0") * 1000)
     assert messages_in(core.broker, "q0") < 200
     greedy.feed(b"")
     core.pass_time(1.0)
     greedy.feed_once(published(1, b"x", key="q2") * 1000)
     assert messages_in(core.broker, "q2") == 1000, "the other has asked for nothing for a while"
+
+
+def test_a_publisher_without_confirms_waits_for_nothing(core: Core, greedy: Session) -> None:
+    other = core.session(prefix=OPEN)
+    core.pass_time(1.0)
+    for key in ("q1", "q2"):
+        other.feed_once(published(1, b"x", key=key) * 1000)
+        greedy.feed_once(published(1, b"x", key="q0") * 1000)
+        assert messages_in(core.broker, key) == 1000
+    assert messages_in(core.broker, "q0") == 2000
+
+
+def test_each_of_two_that_wait_has_small_turns(core: Core, greedy: Session) -> None:
+    other = core.session(prefix=OPEN)
+    for session in (other, greedy):
+        session.feed(sent(1, commands.Confirm.Select))
+    other.feed(published(1, b"x", key="q1"))
+    greedy.feed(published(1, b"x", key="q0"))
+    for session, key in ((greedy, "q2"), (other, "q3")):
+        session.feed_once(published(1, b"x", key=key) * 1000)
+        assert messages_in(core.broker, key) < 200
+
+
+def test_who_has_left_does_not_ask(core: Core, greedy: Session) -> None:
+    other = core.session(prefix=OPEN)
+    other.feed(sent(1, commands.Confirm.Select) + published(1, b"x", key="q1"))
+    other.feed(sent(0, commands.Connection.Close))
+    core.pass_time(1.0)
+    greedy.feed_once(published(1, b"x", key="q0") * 1000)
+    assert messages_in(core.broker, "q0") == 1000
 
 
 def test_who_only_settles_does_not_ask(core: Core, greedy: Session) -> None:

@@ -78,6 +78,8 @@ def test_a_publisher_waits_for_a_quick_consumer_without_a_prefetch(
     consumer = open_channel()
     consumer.declare("q", durable=False)
     consumer.consume("q")
+    assert broker.clock is not None
+    broker.clock.advance(1.0)  # the consumer has asked long ago: publishers have large turns
     # More than fits into the buffers of the consumer's connection.
     flood(channel, 32768)
     broker.wait_until(lambda: broker.depth("q") > 0, "the consumer's connection is full")
@@ -121,6 +123,57 @@ def test_a_publisher_that_has_sent_its_share_of_a_sync_is_not_read_until_that_is
     done.set()
     broker.wait_until_depth("q", 3072)
     greedy.join()
+
+
+def test_the_share_of_a_sync_is_smaller_beside_a_client_that_waits_for_answers(
+    broker: Broker, channel: Channel, open_channel: Callable[..., Channel]
+) -> None:
+    channel.declare("q")
+    open_channel().declare("elsewhere", durable=False)
+    done = threading.Event()
+
+    def wait_before_sync(operation: Operation) -> None:
+        if operation.kind == "sync":
+            done.wait(WAIT_S)
+
+    assert broker.disk is not None
+    broker.disk.before = wait_before_sync
+    greedy = threading.Thread(target=flood, args=(channel, 3072))
+    greedy.start()
+    broker.wait_until(lambda: bool(broker.server.broker.ledger._spent), "the publisher has sent its share")
+    open_channel().declare("elsewhere", durable=False)
+    depth = broker.depth("q")
+    done.set()
+    assert depth < 400
+    broker.wait_until_depth("q", 3072)
+    greedy.join()
+
+
+def test_the_next_sync_is_asked_for_while_one_is_done(
+    broker: Broker, channel: Channel, open_channel: Callable[..., Channel]
+) -> None:
+    other = open_channel()
+    for each in (channel, other):
+        each.declare("q")
+        each.confirm_select()
+    started, done = threading.Event(), threading.Event()
+
+    def wait_before_sync(operation: Operation) -> None:
+        if operation.kind == "sync":
+            started.set()
+            done.wait(WAIT_S)
+
+    assert broker.disk is not None
+    broker.disk.before = wait_before_sync
+    channel.publish("q", "first")
+    assert started.wait(WAIT_S)
+    other.publish("q", "second")
+    try:
+        broker.wait_until(broker.server.turns._committer._wanted.is_set, "the next sync is asked for")
+    finally:
+        done.set()
+    assert [each.confirmed(1) for each in (channel, other)] == [{"ack": 1, "nack": 0}] * 2
+    broker.wait_until(lambda: not broker.server.turns._syncing, "all is synced")
 
 
 def flood(channel: Channel, count: int) -> None:

@@ -9,6 +9,7 @@ from pamqp import commands
 from leveret.amqp.frames import FRAME
 from leveret.server.socket import AmqpSocket
 from leveret.testing.broker import Broker
+from leveret.testing.clock import VirtualClock
 from tests.amqp.session import channel_open, handshake, names_in, published, sent
 from tests.processes import WAIT_S
 
@@ -91,3 +92,52 @@ def test_nothing_more_is_read_while_much_is_left_to_do(broker: Broker) -> None:
     assert not broker.call(ask)
     broker.wait_until(greedy._transport.is_reading, "the socket is read from again")
     assert queues(broker) == 200
+
+
+def test_the_turn_of_others_ends_before_a_greedy_client_goes_on(broker: Broker) -> None:
+    honest_client, honest = connected(broker)
+    _, greedy = connected(broker)
+    turns = broker.server.turns
+    counts: list[int] = []
+
+    def count() -> int:
+        return len(broker.server.broker.vhosts["/"].queues)
+
+    def note() -> None:
+        turns.watchers.remove(note)
+        counts.append(count())
+
+    def serve() -> None:
+        honest.data_received(sent(1, commands.Queue.Declare, queue="honest"))
+        turns.watchers.append(note)
+
+    def ask() -> int:
+        greedy.data_received(declares(1_000))
+        turns.loop.call_soon(serve)
+        return count()
+
+    before = broker.call(ask)
+    broker.wait_until(lambda: bool(counts), "the turn has ended")
+    assert counts == [before + 1]
+    answers_until(honest_client, "queue.declare-ok")
+
+
+def test_less_is_read_at_once_while_another_client_waits_for_answers() -> None:
+    with Broker(clock=VirtualClock()) as broker:
+        honest, _ = connected(broker)
+        client, greedy = connected(broker)
+        client.sendall(sent(1, commands.Queue.Declare, queue="q"))
+        answers_until(client, "queue.declare-ok")
+        honest.sendall(sent(1, commands.Queue.Declare, queue="honest"))
+        answers_until(honest, "queue.declare-ok")
+        sizes: list[int] = []
+        receive = greedy.data_received
+
+        def received(data: bytes) -> None:
+            sizes.append(len(data))
+            receive(data)
+
+        broker.call(lambda: setattr(greedy, "data_received", received))
+        client.sendall(published(1, bytes(1024), key="q") * 2048)
+        broker.wait_until_depth("q", 2048)
+        assert max(sizes[1:]) <= 32 << 10

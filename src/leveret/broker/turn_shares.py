@@ -1,8 +1,8 @@
 """How much may be done for one client in a turn, so that the others wait only so long.
 
-Owns who has asked for something lately. What the requests of a protocol cost is left to its front. The rule:
-while more than one client asks, shares are small. Small shares take 20 % more CPU for each message, so a
-client that asks alone has a large one.
+Owns who has asked for something lately. What the requests of a protocol cost, and which of them have an
+answer, is left to its front. The rule: while another client waits for answers, shares are small. Small shares
+take 20 % more CPU for each message, so a client that nobody waits beside has a large one.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Final
 ALONE_COST: Final = 5_000
 """About so many microseconds of work."""
 SHARED_COST: Final = 500
-_SHARED_US: Final = 50_000
-"""How long after another client has asked shares are small."""
+_LATELY_US: Final = 50_000
+"""How long after its last request a client counts."""
 
 
 class TurnShares:
@@ -22,17 +22,30 @@ class TurnShares:
     def __init__(self) -> None:
         self._asker: object | None = None
         """Who has asked last."""
-        self._shared_until_us = 0
+        self._asker_until_us = 0
+        """Until when the last asker counts; whoever asked before it, until `_others_until_us`."""
+        self._others_until_us = 0
+        self._small_until_us = 0
 
     def of(self, session: object, *, asks: bool, now_us: int) -> int:
-        """Return the share. Acks are not asked for: nobody waits for an answer."""
-        if asks and self._asker is not session:
-            if self._asker is not None:
-                self._shared_until_us = now_us + _SHARED_US
-            self._asker = session
-        return SHARED_COST if now_us < self._shared_until_us else ALONE_COST
+        """Return the share. Acks, and publishes without confirms, ask for nothing: nobody waits."""
+        if asks:
+            if self._asker is not session:
+                self._others_until_us = self._asker_until_us
+                self._asker = session
+            self._asker_until_us = now_us + _LATELY_US
+        others_until_us = self._others_until_us if self._asker is session else self._asker_until_us
+        if now_us >= others_until_us:
+            return ALONE_COST
+        self._small_until_us = now_us + _LATELY_US
+        return SHARED_COST
+
+    def are_small(self, now_us: int) -> bool:
+        """Return whether a share was small lately."""
+        return now_us < self._small_until_us
 
     def forget(self, session: object) -> None:
         """The session has ended."""
         if self._asker is session:
             self._asker = None
+            self._asker_until_us = self._others_until_us

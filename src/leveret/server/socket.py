@@ -33,6 +33,8 @@ _WRITE_HIGH_BYTES = 1 << 20
 """More than this unsent, and nothing is delivered until it has gone."""
 _READ_STOP_BYTES = 8 << 20
 """More than this unsent, and the peer is not read from either: it asks for more than it takes."""
+_READ_BYTES, _SMALL_READ_BYTES = 256 << 10, 32 << 10
+"""Read at once: asyncio's own measure, and a smaller one while others ask."""
 _TCP_INFO_BYTES = 152
 _NOT_MEASURED = 0xFFFFFFFF
 _ROUND_TRIP_AT = 148
@@ -53,6 +55,7 @@ class AmqpSocket(asyncio.Protocol):
         self._held = False
         self._paced = False
         self._spent = False
+        self._reads_little = False
         self._syncs = 0
         self._sent_since_sync_bytes = 0
         """What the peer has sent since the sync with the number `_syncs`."""
@@ -83,9 +86,10 @@ class AmqpSocket(asyncio.Protocol):
         connection = self.connection
         if connection.state is State.CLOSED:
             return  # nothing that follows a close-ok counts
-        connection.session.counters.bytes_in += len(data)
+        connection.session.counters.octets_in += len(data)
         self._turns.begin()
         self._feed(self.scan(data))
+        self._limit_reads()
         if connection.publishes:
             self._count_share(len(data))
 
@@ -102,6 +106,14 @@ class AmqpSocket(asyncio.Protocol):
             self._go_on_later()
         if self._deadline is not None and connection.state is State.RUNNING:
             self._opened()
+
+    def _limit_reads(self) -> None:
+        """Read less at once while others ask: what was read is scanned in one piece."""
+        small = self._turns.shares_are_small
+        if small != self._reads_little:
+            self._reads_little = small
+            # asyncio's own transports have it; those of TLS read what they like.
+            self._transport.max_size = _SMALL_READ_BYTES if small else _READ_BYTES  # type: ignore[attr-defined]
 
     def _count_share(self, size_bytes: int) -> None:
         """Stop reading from a publisher that has sent its share of the next sync."""
@@ -218,7 +230,7 @@ class AmqpSocket(asyncio.Protocol):
         self._read_or_not()
         if self.connection.writable and not self.connection.waits and not self._goes_on:
             self._goes_on = True
-            self._loop.call_soon(self._go_on)
+            self._turns.go_on_later(self._go_on)
 
     def _go_on(self) -> None:
         self._goes_on = False

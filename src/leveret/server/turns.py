@@ -25,6 +25,8 @@ _LAZY_SYNC_S = 0.2
 """Acks that nobody waits for are synced within this."""
 _SYNC_SHARE_BYTES = 512 << 10
 """What a publisher may send between two syncs: others that share the next sync wait no longer for it."""
+_SMALL_SYNC_SHARE_BYTES = 128 << 10
+"""The same while others ask for something, too."""
 _TIMER_S_MAX = 1.0
 """The broker's clock is looked at again after this: the loop's own stands still while the machine sleeps."""
 _PACING_S = 0.005
@@ -88,9 +90,12 @@ class Turns:
         )
         self._fatal = fatal
         self._withdraw = withdraw
-        self._scheduled = False
+        self._scheduled: asyncio.Handle | None = None
+        self._postponed: list[Callable[[], None]] = []
         self._abandoned = False
         self._syncing = False
+        self._requested = 0
+        """The ticket up to which a sync was last asked for."""
         self._lazy: asyncio.TimerHandle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_us: int | None = None
@@ -124,13 +129,12 @@ class Turns:
 
     def begin(self) -> None:
         """Something is about to be fed to the broker: a turn follows in this pass of the loop."""
-        if not self._scheduled and not self._abandoned:
-            self._scheduled = True
+        if self._scheduled is None and not self._abandoned:
             self.broker.begin_turn()
-            self.loop.call_soon(self._run)
+            self._scheduled = self.loop.call_soon(self._run)
 
     def _run(self) -> None:
-        self._scheduled = False
+        self._scheduled = None
         if self._abandoned:
             return
         try:
@@ -147,6 +151,21 @@ class Turns:
             self.begin()
         for watch in list(self.watchers):
             watch()
+
+    def go_on_later(self, then: Callable[[], None]) -> None:
+        """Call what is left to do for a client, behind what others have asked for meanwhile."""
+        if not self._postponed:
+            # The loop calls timers that are due behind all sockets that it found readable.
+            self.loop.call_later(0.0, self._go_on)
+        self._postponed.append(then)
+
+    def _go_on(self) -> None:
+        if self._scheduled is not None:
+            self._scheduled.cancel()
+            self._run()
+        postponed, self._postponed = self._postponed, []
+        for then in postponed:
+            then()
 
     def round_trips_us(self) -> dict[str, int]:
         """How far away clients are, by the names of their connections."""
@@ -168,10 +187,11 @@ class Turns:
     # durability
 
     def _sync(self) -> None:
-        if self._syncing:
-            return
         ledger = self.broker.ledger
-        if ledger.wants_sync:
+        if self._syncing:
+            if self.shares_are_small and ledger.wants_sync and self.broker.store.ticket > self._requested:
+                self._request_sync()  # begins when the last one ends, not a turn later
+        elif ledger.wants_sync:
             self._request_sync()
         elif self._lazy is None and ledger.wants_sync_later:
             self._lazy = self.loop.call_later(_LAZY_SYNC_S, self._request_sync)
@@ -181,6 +201,7 @@ class Turns:
             self._lazy.cancel()
             self._lazy = None
         self._syncing = True
+        self._requested = self.broker.store.ticket
         self._committer.request()
 
     def _done(self, error: WriteFailed | None) -> None:
@@ -207,7 +228,7 @@ class Turns:
             return
         self.begin()
         if error is None:
-            self._syncing = False
+            self._syncing = self.broker.store.safe_ticket < self._requested
             self.syncs += 1
             self.broker.synced()
             if self._failing:
@@ -308,10 +329,18 @@ class Turns:
 
         Transient messages are in no sync, so publishers of such messages are not stopped.
         """
-        if min(sent_bytes, self.broker.store.unsynced_bytes) < self.sync_share_bytes:
+        share_bytes = self.sync_share_bytes
+        if self.shares_are_small:
+            share_bytes = min(share_bytes, _SMALL_SYNC_SHARE_BYTES)
+        if min(sent_bytes, self.broker.store.unsynced_bytes) < share_bytes:
             return False
         self.broker.ledger.after_sync(socket.next_share)
         return True
+
+    @property
+    def shares_are_small(self) -> bool:
+        """Whether more than one client has asked for something lately."""
+        return self.broker.shares.are_small(self.broker.turn_us)
 
     def _pace(self) -> None:
         """Read from publishers only as far as eager consumers of their queues have caught up."""

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 _OUT_BYTES_MAX = 8 << 20
 """More than this to be written, and nothing more is answered until it has gone."""
-_METHOD_COST, _DEFINITION_COST = 25, 250
+_METHOD_COST, _DEFINITION_COST = 25, 500
 """Microseconds for a method, or to find where a publish goes; for one that declares, binds or deletes."""
 _MESSAGE_COST, _COPY_COST = 1, 2
 """Microseconds for a publish; for each queue that it goes to."""
@@ -132,10 +132,10 @@ class Connection(Wire):
         What is left is in `backlog`; the shell calls again.
         """
         self.backlog.extend(events)
-        asks = bool(self.backlog) and not isinstance(self.backlog[0], Settlement)
-        self._share = self.broker.shares.of(self.session, asks=asks, now_us=self.broker.turn_us)
-        while self.backlog and not self.waits and self.out_bytes < _OUT_BYTES_MAX and self._share > 0:
-            event = self.backlog.popleft()
+        self._share = self.broker.shares.of(self.session, asks=self._asks(), now_us=self.broker.turn_us)
+        backlog, waiting = self.backlog, State.AUTHENTICATING
+        while backlog and self._share > 0 and self.state is not waiting and self.out_bytes < _OUT_BYTES_MAX:
+            event = backlog.popleft()
             self._share -= _cost_of(event) if isinstance(event, MethodFrame) else 1
             if self.state is State.CLOSED:
                 self.backlog.clear()
@@ -156,6 +156,14 @@ class Connection(Wire):
             self._waiting_bytes = sum(len(body) for messages in contents for _, body in messages)
         self.count_buffers()
 
+    def _asks(self) -> bool:
+        """Return whether the client waits for an answer to what comes next."""
+        event = self.backlog[0] if self.backlog else None
+        if isinstance(event, Contents | ContentBegun):
+            channel = self.channels.get(event.channel)
+            return channel is not None and channel.core.owed.confirms is not None
+        return event is not None and not isinstance(event, Settlement)
+
     def count_buffers(self) -> None:
         """Brings the broker's sum of what connections keep in memory up to date: once for each read."""
         buffered_bytes = self.scanner.unfinished_bytes + self._waiting_bytes + self.unsent_bytes
@@ -175,7 +183,7 @@ class Connection(Wire):
             case Contents():
                 channel = self._open_channel(event.channel)
                 if channel is not None:
-                    if not self.publishes:
+                    if not self.session.publishes:
                         self._note_publish(event.method)
                     self._publish(channel, event)
             case ContentBegun():
