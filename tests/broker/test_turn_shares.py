@@ -4,6 +4,7 @@ import pytest
 from pamqp import commands
 
 from leveret.broker.broker import Broker
+from leveret.broker.turn_shares import SHARED_COST, Demand
 from tests.amqp.session import Core, Session, channel_open, handshake, published, sent
 
 OPEN = handshake() + channel_open(1)
@@ -96,6 +97,16 @@ def test_who_only_settles_does_not_ask(core: Core, greedy: Session) -> None:
     consumer.feed(sent(1, commands.Basic.Ack, delivery_tag=1))
     greedy.feed_once(published(1, b"x", key="q1") * 1000)
     assert messages_in(core.broker, "q1") == 1000
+
+
+def test_acks_do_not_make_the_reads_of_others_small(core: Core, greedy: Session) -> None:
+    shares = core.broker.shares
+    waiting, consumer = object(), object()
+    shares.of(waiting, Demand.ANSWER, now_us=core.broker.turn_us)
+    assert shares.of(consumer, Demand.SETTLEMENT, now_us=core.broker.turn_us) == SHARED_COST
+    assert not shares.are_small(core.broker.turn_us)
+    shares.of(consumer, Demand.WORK, now_us=core.broker.turn_us)
+    assert shares.are_small(core.broker.turn_us)
 
 
 def test_finding_where_a_publish_goes_counts_too(core: Core, greedy: Session) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from leveret.broker.turn_shares import Demand
 from leveret.testing.broker import Broker
 from leveret.testing.disk import Operation
 from tests.processes import WAIT_S
@@ -147,6 +148,39 @@ def test_the_share_of_a_sync_is_smaller_beside_a_client_that_waits_for_answers(
     assert depth < 400
     broker.wait_until_depth("q", 3072)
     greedy.join()
+
+
+def test_many_small_messages_are_a_share_of_a_sync_whatever_their_bytes(
+    broker: Broker, channel: Channel, open_channel: Callable[..., Channel]
+) -> None:
+    channel.declare("q")
+    done = threading.Event()
+
+    def wait_before_sync(operation: Operation) -> None:
+        if operation.kind == "sync":
+            done.wait(WAIT_S)
+
+    class Publisher:
+        def next_share(self) -> None:
+            pass
+
+    assert broker.disk is not None
+    broker.disk.before = wait_before_sync
+    sent_bytes = 20 << 10
+    channel.publish("q", bytes(sent_bytes))
+    broker.wait_until_depth("q", 1)
+    turns, waiting, greedy = broker.server.turns, object(), object()
+
+    def is_spent(cost: int) -> bool:
+        return broker.call(lambda: turns.is_spent(Publisher(), sent_bytes, cost))  # type: ignore[arg-type]
+
+    assert not is_spent(1000), "nobody waits for an answer"
+    shares, now_us = broker.server.broker.shares, broker.server.broker.turn_us
+    broker.call(lambda: shares.of(waiting, Demand.ANSWER, now_us=now_us))
+    broker.call(lambda: shares.of(greedy, Demand.WORK, now_us=now_us))
+    assert not is_spent(100)
+    assert is_spent(1000)
+    done.set()
 
 
 def test_the_next_sync_is_asked_for_while_one_is_done(

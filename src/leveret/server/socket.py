@@ -18,6 +18,7 @@ from typing import Any
 from leveret.amqp.errors import InternalError
 from leveret.amqp.events import Event
 from leveret.amqp.frames import HEARTBEAT_FRAME
+from leveret.broker.turn_shares import SHARED_COST
 from leveret.fronts.amqp.connection import Connection
 from leveret.fronts.amqp.wire import State
 from leveret.server.turns import Turns
@@ -34,7 +35,7 @@ _WRITE_HIGH_BYTES = 1 << 20
 _READ_STOP_BYTES = 8 << 20
 """More than this unsent, and the peer is not read from either: it asks for more than it takes."""
 _READ_BYTES, _SMALL_READ_BYTES = 256 << 10, 32 << 10
-"""Read at once: asyncio's own measure, and a smaller one while others ask."""
+"""Read at once: asyncio's own measure, and a smaller one while others wait for answers."""
 _TCP_INFO_BYTES = 152
 _NOT_MEASURED = 0xFFFFFFFF
 _ROUND_TRIP_AT = 148
@@ -59,6 +60,8 @@ class AmqpSocket(asyncio.Protocol):
         self._syncs = 0
         self._sent_since_sync_bytes = 0
         """What the peer has sent since the sync with the number `_syncs`."""
+        self._cost_at_sync = 0
+        """What had been done for the peer when that sync ended."""
         self._choked = False
         self._goes_on = False
         self._ending = False
@@ -88,8 +91,9 @@ class AmqpSocket(asyncio.Protocol):
             return  # nothing that follows a close-ok counts
         connection.session.counters.octets_in += len(data)
         self._turns.begin()
+        cost_before = connection.done_cost
         self._feed(self.scan(data))
-        self._limit_reads()
+        self._limit_reads(len(data), connection.done_cost - cost_before)
         if connection.publishes:
             self._count_share(len(data))
 
@@ -107,9 +111,10 @@ class AmqpSocket(asyncio.Protocol):
         if self._deadline is not None and connection.state is State.RUNNING:
             self._opened()
 
-    def _limit_reads(self) -> None:
-        """Read less at once while others ask: what was read is scanned in one piece."""
-        small = self._turns.shares_are_small
+    def _limit_reads(self, size_bytes: int, cost: int) -> None:
+        """Read less at once while others wait for answers, if a full read would take a whole share."""
+        costly = bool(self.connection.backlog) or cost * _READ_BYTES > SHARED_COST * size_bytes
+        small = costly and self._turns.shares_are_small
         if small != self._reads_little:
             self._reads_little = small
             # asyncio's own transports have it; those of TLS read what they like.
@@ -117,11 +122,11 @@ class AmqpSocket(asyncio.Protocol):
 
     def _count_share(self, size_bytes: int) -> None:
         """Stop reading from a publisher that has sent its share of the next sync."""
-        turns = self._turns
+        turns, cost = self._turns, self.connection.done_cost
         if self._syncs != turns.syncs:
-            self._syncs, self._sent_since_sync_bytes = turns.syncs, 0
+            self._syncs, self._sent_since_sync_bytes, self._cost_at_sync = turns.syncs, 0, cost
         self._sent_since_sync_bytes += size_bytes
-        if not self._spent and turns.is_spent(self, self._sent_since_sync_bytes):
+        if not self._spent and turns.is_spent(self, self._sent_since_sync_bytes, cost - self._cost_at_sync):
             self._spent = True
             self._read_or_not()
 

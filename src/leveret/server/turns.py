@@ -25,8 +25,12 @@ _LAZY_SYNC_S = 0.2
 """Acks that nobody waits for are synced within this."""
 _SYNC_SHARE_BYTES = 512 << 10
 """What a publisher may send between two syncs: others that share the next sync wait no longer for it."""
-_SMALL_SYNC_SHARE_BYTES = 128 << 10
-"""The same while others ask for something, too."""
+_SMALL_SYNC_SHARE_COST = 768
+"""What may be done for a publisher between two syncs while others wait for answers: 256 messages to a queue.
+
+To encode and write a message takes as long as 3 KiB of its body, so messages are counted and not bytes."""
+_SMALL_SYNC_BYTES = 16 << 10
+"""A sync of less than this is no reason to stop anybody."""
 _TIMER_S_MAX = 1.0
 """The broker's clock is looked at again after this: the loop's own stands still while the machine sleeps."""
 _PACING_S = 0.005
@@ -324,22 +328,21 @@ class Turns:
             for then in waiting:
                 then()
 
-    def is_spent(self, socket: Socket, sent_bytes: int) -> bool:
-        """Return whether a publisher has sent all that it may between two syncs; `next_share` ends that.
+    def is_spent(self, socket: Socket, sent_bytes: int, cost: int) -> bool:
+        """Return whether a publisher has had its share of the next sync; `next_share` ends that.
 
         Transient messages are in no sync, so publishers of such messages are not stopped.
         """
-        share_bytes = self.sync_share_bytes
-        if self.shares_are_small:
-            share_bytes = min(share_bytes, _SMALL_SYNC_SHARE_BYTES)
-        if min(sent_bytes, self.broker.store.unsynced_bytes) < share_bytes:
+        unsynced_bytes = min(sent_bytes, self.broker.store.unsynced_bytes)
+        is_large = unsynced_bytes >= _SMALL_SYNC_BYTES and cost >= _SMALL_SYNC_SHARE_COST
+        if unsynced_bytes < self.sync_share_bytes and not (is_large and self.shares_are_small):
             return False
         self.broker.ledger.after_sync(socket.next_share)
         return True
 
     @property
     def shares_are_small(self) -> bool:
-        """Whether more than one client has asked for something lately."""
+        """Whether a client had a small share lately because another one waits for answers."""
         return self.broker.shares.are_small(self.broker.turn_us)
 
     def _pace(self) -> None:

@@ -45,6 +45,7 @@ from leveret.broker import publishing as broker_publishing
 from leveret.broker.errors import BrokerError, StorageError
 from leveret.broker.logins import Origin
 from leveret.broker.session import PeerView
+from leveret.broker.turn_shares import Demand
 from leveret.fronts.amqp import handshake, publishing, requeue, settling
 from leveret.fronts.amqp.channel import AmqpChannel
 from leveret.fronts.amqp.errors import as_amqp
@@ -84,6 +85,8 @@ class Connection(Wire):
         """What was received and waits for the next turn, or until answers to what came before are written."""
         self._share = 0
         """What may still be done in this turn."""
+        self.done_cost = 0
+        """What all that was done for the client has cost, in the measure of a share."""
         self.channels: dict[int, AmqpChannel] = {}
         self.closing: set[int] = set()
         """Channels that we have closed and whose close-ok has not come."""
@@ -132,7 +135,9 @@ class Connection(Wire):
         What is left is in `backlog`; the shell calls again.
         """
         self.backlog.extend(events)
-        self._share = self.broker.shares.of(self.session, asks=self._asks(), now_us=self.broker.turn_us)
+        share = self._share = self.broker.shares.of(
+            self.session, self._demand(), now_us=self.broker.turn_us
+        )
         backlog, waiting = self.backlog, State.AUTHENTICATING
         while backlog and self._share > 0 and self.state is not waiting and self.out_bytes < _OUT_BYTES_MAX:
             event = backlog.popleft()
@@ -149,6 +154,7 @@ class Connection(Wire):
                 self._fail(channel, error, event)
             except StorageError as error:
                 self._fail(channel, InternalError(error.message), event)
+        self.done_cost += share - max(self._share, 0)
         if not self.backlog:
             self._waiting_bytes = 0
         elif events:
@@ -156,13 +162,16 @@ class Connection(Wire):
             self._waiting_bytes = sum(len(body) for messages in contents for _, body in messages)
         self.count_buffers()
 
-    def _asks(self) -> bool:
-        """Return whether the client waits for an answer to what comes next."""
+    def _demand(self) -> Demand:
+        """Return what the client wants next."""
         event = self.backlog[0] if self.backlog else None
+        if event is None or isinstance(event, Settlement):
+            return Demand.SETTLEMENT
         if isinstance(event, Contents | ContentBegun):
             channel = self.channels.get(event.channel)
-            return channel is not None and channel.core.owed.confirms is not None
-        return event is not None and not isinstance(event, Settlement)
+            if channel is None or channel.core.owed.confirms is None:
+                return Demand.WORK
+        return Demand.ANSWER
 
     def count_buffers(self) -> None:
         """Brings the broker's sum of what connections keep in memory up to date: once for each read."""
