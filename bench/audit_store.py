@@ -17,7 +17,7 @@ from random import Random
 from leveret.storage.cursor import Cursor
 from leveret.storage.files import OsFiles
 from leveret.storage.journal import Outcome
-from leveret.storage.offsets import Range
+from leveret.storage.offset_set import Range
 from leveret.storage.records import PERSISTENT, Message
 from leveret.storage.store import Store
 

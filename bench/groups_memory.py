@@ -14,9 +14,9 @@ import subprocess
 import sys
 from collections import deque
 
-from leveret.broker.deadlines import Waited
-from leveret.broker.unacked import Unacked
-from leveret.storage.offsets import Range
+from leveret.broker.queues.deadlines import Waited
+from leveret.broker.sessions.unacked import Unacked
+from leveret.storage.offset_set import Range
 from leveret.storage.progress import Progress
 
 LIMIT_S = 300.0

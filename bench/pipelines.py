@@ -39,8 +39,8 @@ from bench.spark_queue import CHUNK, WINDOW, queue_on, url_of
 from bench.spark_reads import Measured, Miscounted, figures
 from bench.spark_session import QUERY_LIMIT_S, Meter, Unfinished, batches_of, scratch, session
 from leveret.spark.pipelines import running
-from leveret.spark.pipelines.checks import check
 from leveret.spark.pipelines.declaration import parse
+from leveret.spark.pipelines.declaration_checks import check
 
 RESULTS = Path(__file__).parent / "results" / "pipelines.json"
 QUEUE = "pipelines"

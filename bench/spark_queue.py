@@ -15,8 +15,8 @@ from bench.frames import Load, make_load
 from bench.peer import Client
 from bench.servers import Server
 from leveret.flight import actions
-from leveret.spark.calls import Calls
 from leveret.spark.endpoint import find
+from leveret.spark.flight_calls import Calls
 from leveret.spark.options import SourceOptions
 
 QUEUE = "spark"

@@ -81,7 +81,7 @@ def clock_us() -> int:
 
 
 def declare(broker: Any, size: Size) -> None:
-    from leveret.broker.arguments import QueueArguments
+    from leveret.broker.queues.arguments import QueueArguments
 
     vhost = broker.vhosts["/"]
     kinds = {"durable": True, "auto_delete": False, "internal": False}

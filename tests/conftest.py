@@ -12,7 +12,7 @@ from functools import lru_cache
 import pytest
 from hypothesis import settings
 
-from leveret.broker import passwords
+from leveret.broker.access import passwords
 from tests import histories, tiers
 from tests.examples import EXPLORED
 from tests.rabbitmq import shared

@@ -44,14 +44,14 @@ FORBIDDEN_MODULES = {
 }
 FILE_SEAM = PurePosixPath("storage/files.py")
 CANONICAL_FORM = PurePosixPath("broker/canonical.py")
-ARROW_SEAMS = (PurePosixPath("storage/arrow.py"), PurePosixPath("storage/events.py"))
+ARROW_SEAMS = (PurePosixPath("storage/arrow.py"), PurePosixPath("storage/message_events.py"))
 
 HTTP_SEES = (
-    "accounts",
-    "administration",
+    "access.accounts",
+    "access.administration",
     "broker",
     "errors",
-    "logins",
+    "access.logins",
     "operations",
     "product",
     "streams.positions",
@@ -71,12 +71,12 @@ MAX_FUNCTION_LINES = 70
 MAX_PUBLIC_METHODS = 20
 LARGE_CLASSES = {
     "leveret.broker.broker.Broker": "what fronts, queues, channels and the shell ask of the broker",
-    "leveret.broker.channel.Channel": "tags, consumers and credit, and what queues and the ledger tell it",
-    "leveret.broker.deliverer.Deliverer": "all that a `Source` may be asked, and what its queue asks",
-    "leveret.broker.destination.Destination": "the contract of queues and streams; most of it is one line",
+    "leveret.broker.sessions.channel.Channel": "tags, consumers, credit, and what queues tell it",
+    "leveret.broker.queues.deliverer.Deliverer": "all that a `Source` may be asked, and what its queue asks",
+    "leveret.broker.vhosts.destination.Destination": "the contract of queues and streams, mostly one-liners",
     "leveret.storage.cursor.Cursor": "the seam of the store: all that can happen to messages behind a cursor",
     "leveret.storage.log.Log": "the messages of a log and the shape of its segments, which change together",
-    "leveret.storage.offsets.OffsetSet": "the operations of a set, also by ranges, over one representation",
+    "leveret.storage.offset_set.OffsetSet": "the operations of a set, also by ranges",
     "leveret.storage.progress.Progress": "one account of what became of offsets; its sums change with it",
     "leveret.storage.store.Store": "the front door of the store: logs, cursors, durability and disk use",
 }
@@ -366,7 +366,7 @@ def test_no_module_has_a_name_that_says_nothing():
 @pytest.mark.parametrize(
     ("rule", "path", "text"),
     [
-        (wrong_layer, "storage/log.py", "import leveret.broker.queue"),
+        (wrong_layer, "storage/log.py", "import leveret.broker.queues.queue"),
         (wrong_layer, "storage/log.py", "from leveret import amqp"),
         (wrong_layer, "storage/log.py", "from ..amqp import frames"),
         (wrong_layer, "storage/log.py", "from .. import server"),
@@ -381,27 +381,31 @@ def test_no_module_has_a_name_that_says_nothing():
         (wrong_layer, "fronts/http/app.py", "from .. import amqp"),
         (wrong_layer, "fronts/http/app.py", "from leveret.server import turns"),
         (wrong_layer, "fronts/__init__.py", "from leveret.broker import broker"),
-        (wrong_layer, "broker/queue.py", "from leveret.fronts.http import app"),
+        (wrong_layer, "broker/queues/queue.py", "from leveret.fronts.http import app"),
         (
             wrong_layer,
             "amqp/frames.py",
             "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import leveret.storage",
         ),
-        (around_the_views, "fronts/http/app.py", "from leveret.broker.queue import Queue"),
+        (around_the_views, "fronts/http/app.py", "from leveret.broker.queues.queue import Queue"),
         (around_the_views, "fronts/http/app.py", "from leveret.broker import vhost"),
         (around_the_views, "fronts/http/app.py", "from leveret.broker.streams.stream import Stream"),
         (io_outside_the_seam, "storage/log.py", "import os.path"),
         (io_outside_the_seam, "storage/log.py", "from time import monotonic"),
-        (io_outside_the_seam, "broker/queue.py", "def late():\n    import asyncio"),
-        (io_outside_the_seam, "broker/queue.py", "import threading"),
+        (io_outside_the_seam, "broker/queues/queue.py", "def late():\n    import asyncio"),
+        (io_outside_the_seam, "broker/queues/queue.py", "import threading"),
         (io_outside_the_seam, "amqp/frames.py", "open('trace')"),
         (arrow_outside_its_file, "storage/log.py", "import pyarrow as pa"),
-        (protocol_in_the_broker, "broker/queue.py", "from leveret.amqp.tables import Value"),
-        (protocol_in_the_broker, "broker/queue.py", "def late():\n    from pamqp import commands"),
+        (protocol_in_the_broker, "broker/queues/queue.py", "from leveret.amqp.tables import Value"),
+        (protocol_in_the_broker, "broker/queues/queue.py", "def late():\n    from pamqp import commands"),
         (code_in_data, "spark/reader.py", "def late():\n    from pickle import loads"),
         (code_in_data, "server/turns.py", "import multiprocessing.shared_memory"),
-        (behind_the_cursor, "broker/queue.py", "def ready(self):\n    return self.cursor.progress.ready"),
-        (behind_the_cursor, "fronts/flight/reading.py", "with broker.store.lock:\n    pass"),
+        (
+            behind_the_cursor,
+            "broker/queues/queue.py",
+            "def ready(self):\n    return self.cursor.progress.ready",
+        ),
+        (behind_the_cursor, "fronts/flight/stream_requests.py", "with broker.store.lock:\n    pass"),
         (too_large, "storage/log.py", "x = 1\n" * 601),
         (too_large, "storage/log.py", "def long():\n" + "    x = 1\n" * 70),
         (too_many_methods, "storage/log.py", _class_with_methods(21)),
@@ -432,8 +436,8 @@ def test_the_checker_catches(rule, path, text):
         (wrong_layer, "server/server.py", "from leveret.fronts.amqp import connection"),
         (wrong_layer, "cli/serve.py", "import leveret.testing"),
         (around_the_views, "fronts/http/app.py", "from leveret.broker.views import queues"),
-        (around_the_views, "fronts/http/app.py", "from leveret.broker import administration"),
-        (around_the_views, "server/server.py", "from leveret.broker.queue import Queue"),
+        (around_the_views, "fronts/http/app.py", "from leveret.broker.access import administration"),
+        (around_the_views, "server/server.py", "from leveret.broker.queues.queue import Queue"),
         (io_outside_the_seam, "storage/files.py", "import os\nopen('x')"),
         (io_outside_the_seam, "storage/log.py", "import threading\nfiles.open('x')"),
         (io_outside_the_seam, "server/listener.py", "import asyncio, socket"),

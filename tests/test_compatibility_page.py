@@ -12,9 +12,9 @@ import amqp
 import pytest
 from pamqp import commands
 
-from leveret.broker import arguments
 from leveret.broker.exchanges import ROUTERS
 from leveret.broker.exchanges.headers import MATCHES
+from leveret.broker.queues import arguments
 from leveret.testing.broker import Broker
 from tests.compatibility import __main__, evidence, messages, page
 from tests.compatibility.claims import Claim, Section, State, claim

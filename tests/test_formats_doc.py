@@ -15,17 +15,19 @@ from typing import NamedTuple
 import msgspec
 import pytest
 
-from leveret.broker import dedup, lease_notes, sequences, sidelogs, stage_notes, stages
+from leveret.broker import auxiliary_logs
 from leveret.broker.groups import registry
+from leveret.broker.queries import lease_notes, staged_batch_notes, staged_batches
+from leveret.broker.queues import deduplication, producer_sequences
 from leveret.storage import (
-    ackset,
-    chunks,
+    ack_set,
     cursor,
-    durable,
+    durable_io,
     formats,
+    frame_repair,
     frames,
-    mending,
-    offsets,
+    offset_chunk,
+    offset_set,
     progress,
     records,
     wal,
@@ -33,12 +35,12 @@ from leveret.storage import (
 from leveret.storage import segment as segments
 from leveret.storage import store as stores
 from leveret.storage.catalog import Checkpoint, LogImage, LogSpec
-from leveret.storage.durable import WholeFile
+from leveret.storage.durable_io import WholeFile
 from leveret.storage.errors import Damage
 from leveret.storage.formats import FileHeader, read_header
 from leveret.storage.frames import Frame
 from leveret.storage.journal import ENTRY_BYTES, Entry, Kind, Outcome
-from leveret.storage.offsets import OffsetSet
+from leveret.storage.offset_set import OffsetSet
 from leveret.storage.progress import Progress
 from leveret.storage.records import PERSISTENT, Batch, Message, Record, size_of
 from leveret.storage.retention import REWRITE_BELOW, Retention
@@ -65,13 +67,13 @@ NOTES = (
     lease_notes.QueryNote,
     lease_notes.LeaseNote,
     lease_notes.FloorNote,
-    stage_notes.StageNote,
-    stage_notes.CommitNote,
+    staged_batch_notes.StageNote,
+    staged_batch_notes.CommitNote,
     registry.GroupNote,
 )
 LAYOUTS = {
     "File header": formats._FIELDS.format + "Q",
-    "Whole file": durable._LENGTHS.format,
+    "Whole file": durable_io._LENGTHS.format,
     "Row": records.ROW.format,
     "Digest": records.DIGEST.format,
     "Block header": BLOCK.format,
@@ -79,10 +81,10 @@ LAYOUTS = {
     "Group": "<QQ",
     "Snapshot head": progress._SECTIONS.format,
     "Snapshot tail": progress._TAIL.format,
-    "Ack set": ackset._HEADER.format,
-    "Offset set": offsets._HEADER.format,
-    "Chunk": offsets._ENTRY.format,
-    "Producer": sequences._ENTRY.format,
+    "Ack set": ack_set._HEADER.format,
+    "Offset set": offset_set._HEADER.format,
+    "Chunk": offset_set._ENTRY.format,
+    "Producer": producer_sequences._ENTRY.format,
 }
 SIZES = {
     "File header": formats.HEADER_BYTES,
@@ -215,7 +217,10 @@ EXAMPLES: dict[str, Callable[[], bytes]] = {
     "entry": lambda: data_of(RETURNED.message()),
     "offset-set": OFFSETS.encode,
     "snapshot": lambda: snapped().encode(),
-    "dedup": lambda: bytes([dedup.Kind.KNOWN]) + sequences.encode_entry(b"p7", OffsetSet([(3, 5), (9, 10)])),
+    "dedup": lambda: (
+        bytes([deduplication.Kind.KNOWN])
+        + producer_sequences.encode_entry(b"p7", OffsetSet([(3, 5), (9, 10)]))
+    ),
     "note": lambda: msgspec.msgpack.encode(LEASE),
 }
 
@@ -249,7 +254,7 @@ def test_the_kinds_of_files_are_those_of_the_code():
     [
         ("cursor.md", "| number | kind | ranges | effect |", Kind),
         ("cursor.md", "| outcome | name | |", Outcome),
-        ("dedup.md", "| number | kind | the sequences in it |", dedup.Kind),
+        ("dedup.md", "| number | kind | the sequences in it |", deduplication.Kind),
     ],
 )
 def test_the_kinds_and_outcomes_are_those_of_the_code(page: str, heading: str, enum: type[IntEnum]):
@@ -276,13 +281,13 @@ def test_the_notes_have_the_fields_of_the_code():
 
 def test_the_labels_of_logs_beside_a_queue_are_those_of_the_code():
     owners: list[tuple[str, int | str]] = [
-        (sidelogs.LEASES, 17),
-        (sidelogs.STAGES, "/"),
-        (sidelogs.GROUPS, "/"),
+        (auxiliary_logs.LEASES, 17),
+        (auxiliary_logs.STAGES, "/"),
+        (auxiliary_logs.GROUPS, "/"),
     ]
-    labels = [sidelogs.label(kind, owner) for kind, owner in owners]
+    labels = [auxiliary_logs.label(kind, owner) for kind, owner in owners]
     assert column("notes.md", "| label | log of | made |", 0) == labels
-    assert f"`{sidelogs.label(sidelogs.DEDUP, 17)}`" in PAGES["dedup.md"]
+    assert f"`{auxiliary_logs.label(auxiliary_logs.DEDUP, 17)}`" in PAGES["dedup.md"]
 
 
 @pytest.mark.parametrize(
@@ -297,15 +302,15 @@ def test_the_labels_of_logs_beside_a_queue_are_those_of_the_code():
         ("wal.md", "multiples of 512 bytes, the sector", frames.SECTOR_BYTES, 512),
         ("wal.md", "The heads take the bytes 0 to 159", 2 * frames.HEAD_BYTES, 160),
         ("wal.md", "16,777,216 (2²⁴) further", stores.LOST_AHEAD, 16_777_216),
-        ("wal.md", "the record has at most 64 KiB", mending.ROW_TRIED_BYTES, 64 << 10),
-        ("wal.md", "the record has at most 2 KiB", mending.DATA_TRIED_BYTES, 2 << 10),
+        ("wal.md", "the record has at most 64 KiB", frame_repair.ROW_TRIED_BYTES, 64 << 10),
+        ("wal.md", "the record has at most 2 KiB", frame_repair.DATA_TRIED_BYTES, 2 << 10),
         ("cursor.md", "half of 65,536 offsets", cursor.MARK_AHEAD, 65_536),
-        ("cursor.md", "A chunk stands for 65,536 offsets", chunks.CHUNK_SIZE, 65_536),
-        ("cursor.md", "at most 32 runs", chunks.RUNS_MAX, 32),
-        ("cursor.md", "8,192 bytes", chunks.BITMAP_BYTES, 8192),
-        ("dedup.md", "at most 255", sequences.PRODUCER_BYTES_MAX, 255),
-        ("dedup.md", "have 64 KiB", dedup.WHOLE_AFTER_BYTES, 64 << 10),
-        ("notes.md", "at most 10,000 in a virtual host", stages.QUERIES_MAX, 10_000),
+        ("cursor.md", "A chunk stands for 65,536 offsets", offset_chunk.CHUNK_SIZE, 65_536),
+        ("cursor.md", "at most 32 runs", offset_chunk.RUNS_MAX, 32),
+        ("cursor.md", "8,192 bytes", offset_chunk.BITMAP_BYTES, 8192),
+        ("dedup.md", "at most 255", producer_sequences.PRODUCER_BYTES_MAX, 255),
+        ("dedup.md", "have 64 KiB", deduplication.WHOLE_AFTER_BYTES, 64 << 10),
+        ("notes.md", "at most 10,000 in a virtual host", staged_batches.QUERIES_MAX, 10_000),
     ],
 )
 def test_a_number_in_the_text_is_the_one_in_the_code(page, words, found, said):
@@ -377,7 +382,7 @@ def test_the_checkpoint_of_the_example_is_read():
     disk = SimulatedDisk()
     with disk.open("checkpoint", create=True) as file:
         file.write(SHOWN["checkpoint"] + as_json(DOCUMENT), 0)
-    content = durable.read_whole(disk, "checkpoint", formats.CHECKPOINT)
+    content = durable_io.read_whole(disk, "checkpoint", formats.CHECKPOINT)
     assert content is not None
     assert content == written_checkpoint().content
     checkpoint = Checkpoint.decode(3, content)

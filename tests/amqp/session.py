@@ -17,9 +17,9 @@ from leveret.amqp import methods, properties
 from leveret.amqp.frames import BODY, FRAME, HEADER, METHOD, OVERHEAD_BYTES, PROTOCOL_HEADER, frame
 from leveret.amqp.methods import Method, make
 from leveret.amqp.tables import Value
+from leveret.broker.access.logins import Hasher, hash_at_once
 from leveret.broker.broker import Broker
 from leveret.broker.limits import Limits
-from leveret.broker.logins import Hasher, hash_at_once
 from leveret.fronts.amqp.connection import Connection
 from leveret.fronts.amqp.wire import State
 from leveret.storage.store import Options, Store

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from leveret.amqp.tables import Value
 from leveret.broker.broker import Broker
 from leveret.storage.journal import Kind, Promise
-from leveret.storage.offsets import OffsetSet
+from leveret.storage.offset_set import OffsetSet
 from leveret.storage.recovery import recover
 from leveret.storage.wal import Wal
 from tests.audit.reckoning import Reckoned, copy_disk, reckon_directory

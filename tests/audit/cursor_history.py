@@ -16,7 +16,7 @@ from random import Random
 from leveret.storage.cursor import Cursor
 from leveret.storage.journal import Outcome
 from leveret.storage.log import Log
-from leveret.storage.offsets import Range
+from leveret.storage.offset_set import Range
 from leveret.storage.retention import Retention
 from leveret.storage.store import Options, Store
 from leveret.testing.disk import SimulatedDisk

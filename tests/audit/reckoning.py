@@ -1,6 +1,6 @@
 """An audit without Spark: the pieces of a case one after the other, and their rows chunk by chunk.
 
-What `leveret.audit.auditing` does with many workers, for tests that make many audits. What the figures should
+What `leveret.audit.job` does with many workers, for tests that make many audits. What the figures should
 be is left to them.
 """
 
@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 from leveret.audit.accounting import MESSAGES, account
-from leveret.audit.damages import by_file
+from leveret.audit.damaged_files import by_file
 from leveret.audit.evidence import Case, of_directory
-from leveret.storage import events
+from leveret.storage import message_events
 from leveret.testing.disk import SimulatedDisk
 
 Row = dict[str, Any]
@@ -57,7 +57,7 @@ def reckon(case: Case) -> Reckoned:
         for batch in case.evidence.rows(piece):
             if not batch.num_rows:
                 continue
-            if broken := events.damage_of(batch):
+            if broken := message_events.damage_of(batch):
                 damage.update(broken)
             elif piece.log_id in case.returned:
                 for row in batch.to_pylist():
@@ -75,7 +75,7 @@ def reckon(case: Case) -> Reckoned:
 
 
 def _chunks(batches: list[pa.RecordBatch]) -> Iterator[pa.Table]:
-    table = pa.Table.from_batches(batches, events.SCHEMA)
+    table = pa.Table.from_batches(batches, message_events.SCHEMA)
     chunks = table["chunk"].to_numpy()
     order = np.argsort(chunks, kind="stable")
     table = table.take(pa.array(order))

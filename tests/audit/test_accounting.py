@@ -14,8 +14,8 @@ import pytest
 from leveret.audit import accounting
 from leveret.audit.accounting import MESSAGES, Rows, account
 from leveret.audit.evidence import AuditedLog, Reader
-from leveret.storage.events import CHUNK, SCHEMA, Event, folded
 from leveret.storage.journal import Kind, Outcome, Promise
+from leveret.storage.message_events import CHUNK, SCHEMA, Event, folded
 
 LOG = AuditedLog(1, "/", "orders", (Reader(2, "", True), Reader(3, "billing", True)))
 OWN, GROUP = 2, 3

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from typer.testing import CliRunner, Result
 
-from leveret.audit import auditing
+from leveret.audit import job
 from leveret.audit.findings import Findings
 from leveret.cli.main import app
 from leveret.storage.files import OsFiles
@@ -45,7 +45,7 @@ def run(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
                 raise found
             return found
 
-        monkeypatch.setattr(auditing, "run", audited)
+        monkeypatch.setattr(job, "run", audited)
         arguments = ["audit", "--data", str(data), "--out", str(tmp_path / "out"), *words]
         return CliRunner(charset=charset).invoke(app, arguments, catch_exceptions=False)
 

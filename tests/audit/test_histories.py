@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from leveret.audit import accounting
-from leveret.storage import events
+from leveret.storage import message_events
 from tests.audit.audited_history import AuditedHistory
 from tests.audit.cursor_history import CursorHistory
 
@@ -15,7 +15,7 @@ CHUNK_BITS = 14
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make chunks as large as these histories need."""
-    for module in (accounting, events):
+    for module in (accounting, message_events):
         monkeypatch.setattr(module, "CHUNK_BITS", CHUNK_BITS)
         monkeypatch.setattr(module, "CHUNK", 1 << CHUNK_BITS)
 

@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner, Result
 from xxhash import xxh3_64_intdigest
 
-from leveret.audit import places, results
+from leveret.audit import output_directory, results
 from leveret.cli.main import app
 from leveret.spark.endpoint import Endpoint, find
 from leveret.spark.options import BrokerOptions
@@ -139,7 +139,7 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     def started(*_: object, **__: object) -> None:
         raise AssertionError("Spark is started")
 
-    monkeypatch.setattr("leveret.audit.auditing.session", started)
+    monkeypatch.setattr("leveret.audit.job.session", started)
 
 
 def refused(*words: object) -> str:
@@ -171,13 +171,13 @@ def test_a_file_is_no_place_for_results(data: Path, tmp_path: Path, below: bool)
 
 
 def test_the_directory_of_an_earlier_audit_is_written_again(tmp_path: Path) -> None:
-    places.check_out(tmp_path / "new")
-    places.check_out(tmp_path)
-    places.claim(tmp_path / "marked")
+    output_directory.check_out(tmp_path / "new")
+    output_directory.check_out(tmp_path)
+    output_directory.claim(tmp_path / "marked")
     (tmp_path / "marked" / "messages").mkdir()
-    places.check_out(tmp_path / "marked")
+    output_directory.check_out(tmp_path / "marked")
     results.write(examples.well(), tmp_path / "older")
-    places.check_out(tmp_path / "older")
+    output_directory.check_out(tmp_path / "older")
 
 
 @pytest.mark.usefixtures("no_spark")

@@ -13,8 +13,8 @@ import msgspec
 import pytest
 
 from leveret.audit import report
-from leveret.audit.elements import ROWS_SHOWN
 from leveret.audit.findings import Findings
+from leveret.audit.page_elements import ROWS_SHOWN
 from leveret.audit.wording import plain
 from tests.audit import browser, examples
 

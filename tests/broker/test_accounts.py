@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leveret.broker.accounts import Accounts
+from leveret.broker.access.accounts import Accounts
 from leveret.broker.definitions import PermissionRow, UserRow
 
 

@@ -9,7 +9,8 @@ from decimal import Decimal
 import pytest
 
 from leveret.amqp.tables import Timestamp, Value
-from leveret.broker.arguments import (
+from leveret.broker.errors import PreconditionFailed
+from leveret.broker.queues.arguments import (
     alternate_exchange,
     check_consumer,
     check_equivalent,
@@ -21,8 +22,7 @@ from leveret.broker.arguments import (
     declared_settings,
     parse_expiration,
 )
-from leveret.broker.errors import PreconditionFailed
-from leveret.broker.queue_settings import QueueSettings
+from leveret.broker.queues.queue_settings import QueueSettings
 
 TEN_YEARS_MS = 315_360_000_000
 

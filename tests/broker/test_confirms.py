@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leveret.broker.confirms import Confirm, Confirms
+from leveret.broker.sessions.confirms import Confirm, Confirms
 
 
 def read(confirms: list[Confirm]) -> list[tuple[str, int, bool]]:

@@ -7,9 +7,9 @@ import pytest
 
 from leveret.amqp.tables import Timestamp, Value
 from leveret.broker.errors import PreconditionFailed
-from leveret.broker.exchange import Exchange
 from leveret.broker.exchanges.consistent_hash import ConsistentHashRouter, hash64, spread
 from leveret.broker.exchanges.direct import DirectRouter
+from leveret.broker.exchanges.exchange import Exchange
 
 KEYS = [f"customer {number}" for number in range(10_000)]
 FIFTY = {f"q{number}": "1" for number in range(50)}

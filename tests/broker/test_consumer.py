@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leveret.broker.consumer import UNLIMITED, Consumer
-from leveret.broker.consumers import Consumers
 from leveret.broker.errors import AccessRefused
+from leveret.broker.queues.consumer import UNLIMITED, Consumer
+from leveret.broker.queues.consumer_turns import Consumers
 
 
 @dataclass(eq=False)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from leveret.broker import failed_logins
-from leveret.broker.failed_logins import DELAY_MAX_US, FORGET_US, FREE, FailedLogins
+from leveret.broker.access import failed_logins
+from leveret.broker.access.failed_logins import DELAY_MAX_US, FORGET_US, FREE, FailedLogins
 from leveret.server import socket as server_socket
 
 

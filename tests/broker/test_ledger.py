@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from leveret.broker.confirms import Confirms
 from leveret.broker.counters import Counters
 from leveret.broker.ledger import Ledger, Owed
+from leveret.broker.sessions.confirms import Confirms
 from leveret.storage.errors import StorageFull
-from leveret.storage.offsets import Range
+from leveret.storage.offset_set import Range
 
 FULL = StorageFull("wal/1", OSError(errno.ENOSPC, "No space left on device"))
 

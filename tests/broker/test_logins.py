@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from leveret.broker import passwords
-from leveret.broker.accounts import User
-from leveret.broker.administration import delete_user
+from leveret.broker.access import passwords
+from leveret.broker.access.accounts import User
+from leveret.broker.access.administration import delete_user
+from leveret.broker.access.failed_logins import DELAY_MAX_US, FREE
+from leveret.broker.access.logins import Origin
+from leveret.broker.access.passwords import NOBODY_HASH, hash_password
 from leveret.broker.definitions import PermissionRow, UserRow
-from leveret.broker.failed_logins import DELAY_MAX_US, FREE
 from leveret.broker.limits import Limits
-from leveret.broker.logins import Origin
-from leveret.broker.passwords import NOBODY_HASH, hash_password
 from leveret.fronts.amqp.wire import State
 from tests.amqp.session import (
     PROTOCOL_HEADER,

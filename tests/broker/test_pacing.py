@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from leveret.broker.pacing import Pacing
+from leveret.broker.sessions.pacing import Pacing
 
 
 @dataclass(eq=False)

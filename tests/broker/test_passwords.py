@@ -6,8 +6,15 @@ import hashlib
 
 import pytest
 
-from leveret.broker.accounts import GUEST
-from leveret.broker.passwords import GUEST_HASH, NOBODY_HASH, Verdict, check, hash_password, is_password
+from leveret.broker.access.accounts import GUEST
+from leveret.broker.access.passwords import (
+    GUEST_HASH,
+    NOBODY_HASH,
+    Verdict,
+    check,
+    hash_password,
+    is_password,
+)
 
 SCRYPT = (
     "scrypt$6c6576657265742d67756573742d3030$93055f36612d556e67c52874023b0da4f57024a88bc62a67cf3caaba26b552be"

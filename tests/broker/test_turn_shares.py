@@ -4,7 +4,7 @@ import pytest
 from pamqp import commands
 
 from leveret.broker.broker import Broker
-from leveret.broker.turn_shares import SHARED_COST, Demand
+from leveret.broker.sessions.turn_shares import SHARED_COST, Demand
 from tests.amqp.session import Core, Session, channel_open, handshake, published, sent
 
 OPEN = handshake() + channel_open(1)

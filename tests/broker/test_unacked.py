@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from leveret.broker.unacked import Run, Unacked
+from leveret.broker.sessions.unacked import Run, Unacked
 from tests.examples import examples
 
 Entry = tuple[int, str, int]

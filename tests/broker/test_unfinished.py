@@ -6,9 +6,9 @@ from pamqp import commands
 from leveret.amqp.frames import BODY, HEADER, METHOD, frame
 from leveret.broker.definitions import PermissionRow
 from leveret.broker.limits import Limits
-from leveret.broker.row_routing import Terms
-from leveret.broker.stage_notes import StageName
-from leveret.broker.stages import Stages
+from leveret.broker.queries.row_routing import Terms
+from leveret.broker.queries.staged_batch_notes import StageName
+from leveret.broker.queries.staged_batches import Stages
 from tests.amqp.session import (
     Core,
     Session,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from leveret.audit import places
+from leveret.audit import output_directory
 from leveret.cli.api import Api, Refused
 from leveret.cli.demo import jobs
 from leveret.cli.demo.broker import Broker
@@ -38,7 +38,7 @@ GONE_S = 30
 SHOWN = """
 from leveret.cli.demo.display import KILLED, Stage, show
 from leveret.cli.demo.verdict import Check
-from leveret.cli.pages import allow_all_letters
+from leveret.cli.tables import allow_all_letters
 allow_all_letters()
 with Stage() as stage:
     stage.note("broker", "killed", KILLED)
@@ -151,7 +151,7 @@ def test_a_cold_machine_is_told_that_spark_is_starting(tmp_path):
     for state, doing in (("starting", jobs.STARTING), ("running", "Spark writes orders to a table")):
         (tmp_path / "checkpoint" / "status.json").write_text(json.dumps({"state": state, "batches": 0}))
         assert pipeline.doing() == doing
-    places.claim(tmp_path / "audit")
+    output_directory.claim(tmp_path / "audit")
     assert audit.doing() == "Spark reads logs and journals"
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from leveret.cli.filters import BadCondition, parse_conditions
-from tests.cli.test_envelope import delivered
+from tests.cli.test_message_json import delivered
 
 HEADERS: dict[str, Any] = {
     "region": "eu",

@@ -2,9 +2,9 @@
 
 import pytest
 
-from leveret.cli.describing import describe
-from leveret.cli.pages import Page
-from leveret.cli.picture import picture
+from leveret.cli.group_page import describe
+from leveret.cli.partition_chart import picture
+from leveret.cli.tables import Page
 from tests.cli import command
 from tests.cli.api_commands import http, leveret, publish  # noqa: F401  (fixtures)
 from tests.fronts.http.membership import Member, group_of

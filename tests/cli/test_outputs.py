@@ -13,7 +13,7 @@ import pytest
 from leveret.cli import outputs
 from leveret.cli.outputs import Directory, Lines, WritingStopped
 from leveret.client import Delivery
-from tests.cli.test_envelope import delivered
+from tests.cli.test_message_json import delivered
 from tests.processes import WAIT_S
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from leveret.cli import preflight, serving
+from leveret.cli import broker_process, preflight
 from leveret.cli.main import app
 from tests.processes import WAIT_S, free_ports
 
@@ -24,7 +24,7 @@ def not_started(monkeypatch: pytest.MonkeyPatch) -> None:
     async def serve(*_: object, **__: object) -> bool:
         raise AssertionError("the broker is started")
 
-    monkeypatch.setattr(serving, "serve", serve)
+    monkeypatch.setattr(broker_process, "serve", serve)
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from leveret.client import Batch, Delivery, Reject, RetryLater
-from leveret.client.lanes import Lanes
 from leveret.client.membership import Mode
+from leveret.client.partition_order import Lanes
 from leveret.testing.broker import Broker
 from leveret.testing.clock import VirtualClock
 from tests.client.grouping import Watched, application, pass_time, put

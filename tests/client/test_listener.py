@@ -25,7 +25,7 @@ from leveret.client import (
     Requeue,
     Retry,
     RetryLater,
-    intake,
+    subscription,
 )
 from leveret.client.session import Session
 from leveret.testing.broker import Broker
@@ -339,7 +339,7 @@ async def test_a_missing_queue_and_lost_connections_make_one_consumer_not_severa
 ) -> None:
     """Each reconnect must not leave a further try behind: two channels share a ledger then."""
     pause_s = 0.5
-    monkeypatch.setattr(intake, "_AGAIN", Backoff(pause_s, 1.0, pause_s, 0.0))
+    monkeypatch.setattr(subscription, "_AGAIN", Backoff(pause_s, 1.0, pause_s, 0.0))
     watch = Watch()
     app = application(leveret_broker.url, "other", hooks=watch)
     calls = Notes()

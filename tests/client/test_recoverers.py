@@ -26,7 +26,7 @@ from leveret.client import (
     Republish,
     Retry,
 )
-from leveret.client.loops import LoopDetector
+from leveret.client.redelivery_loops import LoopDetector
 from leveret.testing.broker import Broker
 from tests.client.listening import (
     GRACE_S,

@@ -1,6 +1,6 @@
 """Arguments of queues, exchanges, bindings and consumers, and the types of exchanges.
 
-RabbitMQ 3.10's and ours. The page's test compares them with what `leveret.broker.arguments` and
+RabbitMQ 3.10's and ours. The page's test compares them with what `leveret.broker.queues.arguments` and
 `leveret.broker.exchanges` know.
 """
 

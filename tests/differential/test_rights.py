@@ -13,9 +13,9 @@ from typing import Any, Protocol
 
 import pytest
 
-from leveret.broker import administration
+from leveret.broker.access import administration
+from leveret.broker.access.passwords import hash_password
 from leveret.broker.broker import Broker as Inner
-from leveret.broker.passwords import hash_password
 from leveret.testing.broker import Broker
 from tests.rabbitmq.node import RabbitMQ
 from tests.semantics.client import Channel, Client, ClosedByBroker, Got

@@ -18,11 +18,11 @@ from random import Random
 
 import pytest
 
-from leveret.storage.ackset import AckSet
+from leveret.storage.ack_set import AckSet
 from leveret.storage.files import OsFiles
+from leveret.storage.log_view import LogView, SegmentGone
 from leveret.storage.records import PERSISTENT, Message
 from leveret.storage.store import Options, Store
-from leveret.storage.view import LogView, SegmentGone
 
 SECONDS = 3.0
 SECONDS_MAX = 60.0

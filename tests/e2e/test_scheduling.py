@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from leveret.cli.scheduling import parse_cpus, set_priority
+from leveret.cli.cpu_scheduling import parse_cpus, set_priority
 from tests.e2e.serving import Serving
 from tests.processes import WAIT_S
 

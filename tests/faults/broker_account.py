@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from leveret.amqp.properties import headers_of, peek
 from leveret.broker.broker import Broker
-from leveret.broker.queue import Queue
+from leveret.broker.queues.queue import Queue
 from leveret.storage.records import PERSISTENT, Record
 from leveret.storage.store import Store
 from tests.faults.watched_store import watch

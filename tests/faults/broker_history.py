@@ -16,7 +16,6 @@ from contextlib import suppress
 from random import Random
 
 from leveret.broker.broker import Broker
-from leveret.broker.consumer import Source
 from leveret.broker.definitions import (
     BindingRow,
     Change,
@@ -27,6 +26,7 @@ from leveret.broker.definitions import (
     UserRow,
     VhostRow,
 )
+from leveret.broker.queues.consumer import Source
 from leveret.storage.errors import Damage, StorePoisoned, WriteFailed
 from leveret.storage.recovery import MENDED, UNFINISHED
 from leveret.storage.store import Store

@@ -19,8 +19,8 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from leveret.amqp.properties import encode
-from leveret.broker.lease_notes import LeaseNote
-from leveret.broker.queue import Queue
+from leveret.broker.queries.lease_notes import LeaseNote
+from leveret.broker.queues.queue import Queue
 from leveret.flight import actions
 from leveret.flight.tickets import StageDescriptor, unpack_ranges
 from leveret.fronts.flight.answers import Answers
@@ -245,7 +245,7 @@ class BulkHistory(BrokerLife):
         self.answers = Answers(self.broker)
         vhost = self.broker.vhosts["/"]
         if not vhost.queues:
-            from leveret.broker.arguments import declared_settings
+            from leveret.broker.queues.arguments import declared_settings
 
             table: dict[str, Any] = {**self.limits, **({"x-max-priority": 3} if self.priorities else {})}
             declared = declared_settings(table, queue="q", vhost="/")

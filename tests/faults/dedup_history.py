@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from pamqp import commands
 
-from leveret.broker.queue import Queue
+from leveret.broker.queues.queue import Queue
 from tests.faults.broker_life import BrokerLife
 from tests.faults.broker_wire import Wire
 

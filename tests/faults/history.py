@@ -21,7 +21,7 @@ from leveret.storage.cursor import Cursor
 from leveret.storage.errors import WriteFailed
 from leveret.storage.journal import Outcome
 from leveret.storage.log import Log
-from leveret.storage.offsets import Range
+from leveret.storage.offset_set import Range
 from leveret.storage.records import PERSISTENT, Message
 from leveret.storage.recovery import UNFINISHED
 from leveret.storage.retention import Retention

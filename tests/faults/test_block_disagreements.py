@@ -10,9 +10,9 @@ from leveret.storage.arrow import LogReader
 from leveret.storage.errors import Damage
 from leveret.storage.files import OsFiles
 from leveret.storage.formats import HEADER_BYTES
+from leveret.storage.log_view import LogView
 from leveret.storage.records import ROW_BYTES
 from leveret.storage.segment import BLOCK, CHECKSUM_FROM, Segment, SegmentInfo
-from leveret.storage.view import LogView
 from leveret.testing.disk import SimulatedDisk
 from tests.audit.reckoning import reckon_directory
 from tests.storage.builders import batch, make_store, messages

@@ -7,8 +7,8 @@ from random import Random
 import pytest
 
 from leveret.amqp.properties import encode
-from leveret.broker import stages
-from leveret.broker.flags import EXPIRES
+from leveret.broker.queries import staged_batches
+from leveret.broker.record_flags import EXPIRES
 from leveret.flight import actions
 from leveret.flight.tickets import StageDescriptor
 from leveret.storage.journal import Outcome
@@ -206,7 +206,7 @@ def test_a_crash_behind_a_commit_shows_its_rows() -> None:
 
 
 def test_of_too_many_queries_the_oldest_of_a_single_batch_is_forgotten(monkeypatch) -> None:
-    monkeypatch.setattr(stages, "QUERIES_MAX", 2)
+    monkeypatch.setattr(staged_batches, "QUERIES_MAX", 2)
     history = BulkHistory(1)
     for query, batch in (("stream", 7), ("once", 0), ("twice", 0)):
         history.ask(actions.Commit("/", query, batch, []))

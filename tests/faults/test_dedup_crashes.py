@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from leveret.broker import dedup
+from leveret.broker.queues import deduplication
 from tests.faults.broker_life import live
 from tests.faults.dedup_history import TRANSIENT, DedupHistory, Name
 
@@ -16,7 +16,7 @@ LIVES = 4
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """A record with everything every few turns."""
-    monkeypatch.setattr(dedup, "WHOLE_AFTER_BYTES", 300)
+    monkeypatch.setattr(deduplication, "WHOLE_AFTER_BYTES", 300)
 
 
 def batch(random: Random) -> list[Name]:

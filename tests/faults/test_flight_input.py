@@ -19,9 +19,9 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
+from leveret.broker.access.passwords import hash_password
 from leveret.broker.definitions import PermissionRow, UserRow
 from leveret.broker.limits import Limits
-from leveret.broker.passwords import hash_password
 from leveret.flight import actions
 from leveret.testing.broker import Broker
 from tests.faults.flight_input import Sender, raw_bytes

@@ -12,20 +12,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from leveret.broker import canonical, consuming, publishing, settling
-from leveret.broker.accounts import User
+from leveret.broker import canonical
+from leveret.broker.access.accounts import User
+from leveret.broker.access.logins import Origin
 from leveret.broker.broker import Broker
-from leveret.broker.channel import Channel
-from leveret.broker.confirms import Confirms
-from leveret.broker.consumer import Consumer
-from leveret.broker.consuming import Wanted
 from leveret.broker.errors import BrokerError
-from leveret.broker.logins import Origin
-from leveret.broker.outlet import Deliveries
-from leveret.broker.queue_settings import QueueSettings
-from leveret.broker.route import Route
-from leveret.broker.session import PeerView
-from leveret.broker.settlement import Tags, Verdict
+from leveret.broker.queues.consumer import Consumer
+from leveret.broker.queues.queue_settings import QueueSettings
+from leveret.broker.sessions import consuming, publishing, settling
+from leveret.broker.sessions.channel import Channel
+from leveret.broker.sessions.confirms import Confirms
+from leveret.broker.sessions.consuming import Wanted
+from leveret.broker.sessions.outlet import Deliveries
+from leveret.broker.sessions.route import Route
+from leveret.broker.sessions.session import PeerView
+from leveret.broker.sessions.settlement import Tags, Verdict
 
 VERDICTS = {"ACK": Verdict.ACK, "RETURN": Verdict.REQUEUE}
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leveret.broker import dedup
+from leveret.broker.queues import deduplication
 from tests.examples import examples
 from tests.faults.dedup_history import TRANSIENT, DedupHistory, Name
 
@@ -54,7 +54,7 @@ steps = st.one_of(
 def _often_whole() -> Iterator[None]:
     """Records with everything are written every few turns."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dedup, "WHOLE_AFTER_BYTES", 200)
+        patch.setattr(deduplication, "WHOLE_AFTER_BYTES", 200)
         yield
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from leveret.storage.log import Log
-from leveret.storage.offsets import Range
+from leveret.storage.offset_set import Range
 from leveret.storage.records import PERSISTENT, Message
 from leveret.storage.retention import Retention
 from leveret.storage.store import Options

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from leveret.storage.ackset import AckSet
-from leveret.storage.chunks import CHUNK_SIZE
-from leveret.storage.offsets import OffsetSet, Range
+from leveret.storage.ack_set import AckSet
+from leveret.storage.offset_chunk import CHUNK_SIZE
+from leveret.storage.offset_set import OffsetSet, Range
 
 END = 3 * CHUNK_SIZE
 

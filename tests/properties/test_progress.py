@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from leveret.storage.chunks import CHUNK_SIZE
 from leveret.storage.errors import BadRequest, NotInFlight
 from leveret.storage.journal import Entry, Kind, Outcome
-from leveret.storage.offsets import Range
+from leveret.storage.offset_chunk import CHUNK_SIZE
+from leveret.storage.offset_set import Range
 from leveret.storage.progress import Progress
 from leveret.storage.records import Record
 from tests.examples import examples

@@ -11,8 +11,8 @@ import pika
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPError, ChannelClosedByBroker, ProbableAccessDeniedError
 
-from leveret.broker import administration
-from leveret.broker.passwords import hash_password
+from leveret.broker.access import administration
+from leveret.broker.access.passwords import hash_password
 from leveret.flight import actions
 from leveret.testing.broker import Broker
 from tests.fronts.flight.flight_client import Bulk

@@ -15,7 +15,7 @@ from pamqp.base import Frame
 from leveret.amqp import methods
 from leveret.broker.groups.group import Group
 from leveret.broker.groups.partition import Partition
-from leveret.broker.vhost import VirtualHost
+from leveret.broker.vhosts.vhost import VirtualHost
 from leveret.testing.broker import Broker
 from leveret.testing.clock import VirtualClock
 from tests.semantics.client import Channel, Got

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from pamqp import commands
 
-from leveret.broker import deadlines
+from leveret.broker.queues import deadlines
 from leveret.testing.broker import Broker
 from leveret.testing.clock import VirtualClock
 from tests.semantics.client import Channel, Client, Got

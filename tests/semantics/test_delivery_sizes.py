@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from leveret.broker import channel as broker_channel
-from leveret.broker.consumer import Consumer
-from leveret.broker.deliverer import TURN_BYTES
+from leveret.broker.queues.consumer import Consumer
+from leveret.broker.queues.deliverer import TURN_BYTES
+from leveret.broker.sessions import channel as broker_channel
 from leveret.storage.records import BATCH_BYTES_MAX, Record
 from leveret.testing.broker import Broker
 from tests.semantics.client import Channel

@@ -275,8 +275,8 @@ def test_a_message_that_comes_back_from_a_delay_still_expires(
 def test_what_has_expired_is_buried_in_pieces_and_all_of_it_is(
     channel: Channel, clock: VirtualClock, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("leveret.broker.expiry._AT_ONCE", 5)
-    monkeypatch.setattr("leveret.broker.expiry._LOOK_AHEAD", 3)
+    monkeypatch.setattr("leveret.broker.queues.message_ttl._AT_ONCE", 5)
+    monkeypatch.setattr("leveret.broker.queues.message_ttl._LOOK_AHEAD", 3)
     channel.declare("dead")
     arguments = {"x-message-ttl": 1000, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
     channel.declare("q", arguments=arguments)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from leveret.broker import deadlines
+from leveret.broker.queues import deadlines
 from leveret.testing.clock import VirtualClock
 from tests.semantics.client import Channel
 from tests.semantics.grouping import (

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from leveret.broker.turn_shares import Demand
+from leveret.broker.sessions.turn_shares import Demand
 from leveret.testing.broker import Broker
 from leveret.testing.disk import Operation
 from tests.processes import WAIT_S

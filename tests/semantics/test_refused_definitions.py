@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 import pytest
 from pamqp import commands
 
-from leveret.broker import administration
+from leveret.broker.access import administration
+from leveret.broker.access.passwords import NOBODY_HASH, hash_password, is_password
 from leveret.broker.operations import topics
-from leveret.broker.passwords import NOBODY_HASH, hash_password, is_password
 from leveret.testing.broker import Broker
 from tests.semantics.client import Channel, Client
 

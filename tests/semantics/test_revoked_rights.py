@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from leveret.broker import administration
+from leveret.broker.access import administration
+from leveret.broker.access.passwords import hash_password
 from leveret.broker.broker import Broker as Inner
-from leveret.broker.passwords import hash_password
 from leveret.testing.broker import Broker
 from tests.semantics.client import CAPABILITIES, Channel, ClosedByBroker
 from tests.semantics.grouping import join, publish, stream, topic

@@ -12,13 +12,14 @@ from random import Random
 import pytest
 
 from leveret.amqp.properties import encode
-from leveret.broker import overflow, settling
-from leveret.broker.queue import Queue
-from leveret.broker.settlement import Tags, Verdict
+from leveret.broker.queues import overflow
+from leveret.broker.queues.queue import Queue
+from leveret.broker.sessions import settling
+from leveret.broker.sessions.settlement import Tags, Verdict
 from leveret.flight import actions
 from leveret.storage.errors import WriteFailed
 from leveret.storage.log import Log
-from leveret.storage.offsets import Range
+from leveret.storage.offset_set import Range
 from leveret.storage.records import PERSISTENT, Message, Record
 from leveret.testing.broker import Broker
 from tests.fronts.flight.bulk_requests import Asking

@@ -8,8 +8,8 @@ from typing import TypeVar
 import pytest
 from pamqp import commands
 
-from leveret.broker.accounts import User
-from leveret.broker.stages import StageName, Terms
+from leveret.broker.access.accounts import User
+from leveret.broker.queries.staged_batches import StageName, Terms
 from leveret.broker.views import (
     connections,
     exchanges,

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from leveret.server.acceptor import Acceptor
-from leveret.server.binding import bind_host
 from leveret.server.descriptors import Descriptors
+from leveret.server.listening_sockets import bind_host
 from leveret.server.socket import _is_loopback
 from tests.processes import WAIT_S
 

@@ -10,7 +10,7 @@ import pytest
 from pamqp import commands
 from pyarrow import flight
 
-from leveret.broker import passwords
+from leveret.broker.access import passwords
 from leveret.broker.definitions import Change, UserRow
 from leveret.flight import actions
 from leveret.fronts.amqp.wire import State

@@ -10,11 +10,11 @@ import pika
 import pytest
 from pika.exceptions import ChannelClosedByBroker
 
-from leveret.broker import administration, ownership
+from leveret.broker.access import administration, ownership
+from leveret.broker.access.passwords import hash_password
 from leveret.broker.groups.registry import GroupNote
 from leveret.broker.groups.settings import Settings
-from leveret.broker.lease_notes import QueryNote
-from leveret.broker.passwords import hash_password
+from leveret.broker.queries.lease_notes import QueryNote
 from leveret.flight import actions
 from leveret.flight.actions import At
 from leveret.flight.tickets import pack_ranges

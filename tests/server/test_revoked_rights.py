@@ -12,8 +12,8 @@ import pytest
 from pyarrow import flight
 
 from leveret.amqp.properties import encode
-from leveret.broker import administration
-from leveret.broker.passwords import hash_password
+from leveret.broker.access import administration
+from leveret.broker.access.passwords import hash_password
 from leveret.flight import actions, schemas, tickets
 from leveret.flight.tickets import PieceTicket, ReadTicket, StageDescriptor, pack_ranges
 from leveret.testing.broker import Broker

@@ -17,7 +17,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from leveret.cli.main import app
-from leveret.spark.pipelines import batches, rejects, running, sinks, verdicts
+from leveret.spark.pipelines import batches, recorded_rejects, rejects, running, sinks
 from tests.soak.declared import BEGUN, JUDGED, MASTER, PUBLISHED, REJECTED
 from tests.soak.driver import end_with_whoever_started_this
 from tests.soak.gated import WRITTEN, GatedDataSource
@@ -60,7 +60,7 @@ def install(gates: Gates) -> None:
     running.register = register
     batches.Batches.__call__ = before(BEGUN, batches.Batches.__call__)
     sinks.write = after(WRITTEN, sinks.write)
-    verdicts.write = after(JUDGED, verdicts.write)
+    recorded_rejects.write = after(JUDGED, recorded_rejects.write)
     rejects.publish = after(PUBLISHED, rejects.publish)
     rejects.settle = after(REJECTED, rejects.settle)
 

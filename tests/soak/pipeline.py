@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 
 from leveret.flight.actions import Planned, Snapshot
 from leveret.flight.tickets import ReadTicket
-from leveret.spark.calls import Calls
 from leveret.spark.endpoint import find
+from leveret.spark.flight_calls import Calls
 from leveret.spark.options import SourceOptions
 from tests.soak.brokers import Broker
 from tests.soak.gates import Gates, wait_until

@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from leveret.spark.pipelines import rejects, running, verdicts
-from leveret.spark.pipelines.checks import check
+from leveret.spark.pipelines import recorded_rejects, rejects, running
 from leveret.spark.pipelines.declaration import Declaration, parse
+from leveret.spark.pipelines.declaration_checks import check
 from leveret.storage.cursor import Cursor
 from leveret.storage.journal import Entry, Kind, Outcome
 
@@ -102,7 +102,7 @@ def fail_at(patch: pytest.MonkeyPatch, phase: str) -> None:
         settle = rejects.settle
         patch.setattr(rejects, "settle", lambda *given: (settle(*given), fail()))
     elif phase == "verdict":
-        patch.setattr(verdicts, "write", fail)
+        patch.setattr(recorded_rejects, "write", fail)
     else:
         patch.setattr(rejects, phase, fail)
 

@@ -12,9 +12,9 @@ import pika
 from pyspark.sql.streaming.datasource import ReadLimit
 
 from leveret.client import BlockingConnection
-from leveret.client.questions import depth
+from leveret.client.passive_checks import depth
 from leveret.spark.options import SourceOptions
-from leveret.spark.spooled import SpoolStreamReader
+from leveret.spark.spool_stream import SpoolStreamReader
 from tests.processes import WAIT_S
 
 LOST_PATIENCE = "delivery acknowledgement on channel"

@@ -16,8 +16,8 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner, Result
 
-from leveret.audit import accounting, auditing, tables
-from leveret.audit.consumers import name_of, named
+from leveret.audit import accounting, job, tables
+from leveret.audit.consumer_names import name_of, named
 from leveret.audit.errors import NothingToAudit
 from leveret.audit.evidence import Case, Directory, of_broker, of_directory
 from leveret.audit.findings import Findings
@@ -46,9 +46,9 @@ def run(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     """`run("--data", path)` is the command `leveret audit`, in the session that the tests share."""
 
     def in_this_session(case: Case, place: Path, terms: Terms, **_: Any) -> Findings:
-        return auditing.audit(spark, case, place, terms, lambda _: None)
+        return job.audit(spark, case, place, terms, lambda _: None)
 
-    monkeypatch.setattr(auditing, "run", in_this_session)
+    monkeypatch.setattr(job, "run", in_this_session)
 
     def run(*words: object) -> Result:
         arguments = ["audit", *map(str, words), "--out", str(tmp_path / "out")]
@@ -116,7 +116,7 @@ def test_a_message_twice_in_the_log_and_one_that_is_damaged_are_named(
 @pytest.fixture
 def audit(spark: SparkSession, tmp_path: Path) -> Callable[..., Findings]:
     def audit(case: Case, **terms: Any) -> Findings:
-        return auditing.audit(spark, case, tmp_path / "out", Terms(**terms), lambda _: None)
+        return job.audit(spark, case, tmp_path / "out", Terms(**terms), lambda _: None)
 
     return audit
 

@@ -7,9 +7,9 @@ import pytest
 
 from leveret.flight import actions
 from leveret.spark import endpoint
-from leveret.spark.calls import Calls
 from leveret.spark.endpoint import Endpoint, find
 from leveret.spark.errors import BrokerAway, BrokerRefused
+from leveret.spark.flight_calls import Calls
 from leveret.spark.options import SourceOptions
 from leveret.testing.broker import Broker
 

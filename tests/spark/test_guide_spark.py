@@ -14,19 +14,19 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from leveret.broker import leases as broker_leases
-from leveret.broker import stages as broker_stages
-from leveret.broker import weighing
+from leveret.broker.access.passwords import hash_password
 from leveret.broker.definitions import PermissionRow, UserRow
-from leveret.broker.passwords import hash_password
+from leveret.broker.queries import leases as broker_leases
+from leveret.broker.queries import staged_batches as broker_stages
+from leveret.broker.queues import message_sizes
 from leveret.client import Binding, BlockingConnection, Exchange, Queue, Topology
-from leveret.spark import columns, options, rows
-from leveret.spark import tasks as spark_tasks
+from leveret.spark import columns, message_rows, options
+from leveret.spark import read_tasks as spark_tasks
 from leveret.spark.datasource import LeveretDataSource
 from leveret.spark.errors import SparkSideError
 from leveret.spark.options import SinkOptions, SourceOptions
-from leveret.spark.pipelines import checks, declaration
-from leveret.spark.spooled import BATCH_MESSAGES, PREFETCH_MAX
+from leveret.spark.pipelines import declaration, declaration_checks
+from leveret.spark.spool_stream import BATCH_MESSAGES, PREFETCH_MAX
 from leveret.testing.broker import Broker
 from leveret.testing.clock import VirtualClock
 from tests.spark import cluster, partitions, spooling, test_streams
@@ -140,10 +140,10 @@ def test_the_files_of_the_page_about_pipelines_are_valid(monkeypatch: pytest.Mon
     """The first is whole; the others are parts, for a file that has a source."""
     monkeypatch.setenv("SHOP_PASSWORD", "secret")
     monkeypatch.setenv("DB_PASSWORD", "secret")
-    checks.check(declaration.parse(WHOLE, file="orders.toml"))
+    declaration_checks.check(declaration.parse(WHOLE, file="orders.toml"))
     for part in PARTS:
         sink = "" if "[[sinks]]" in part else SINK
-        checks.check(declaration.parse(HEAD + part + sink, file="orders.toml"))
+        declaration_checks.check(declaration.parse(HEAD + part + sink, file="orders.toml"))
 
 
 @pytest.mark.needs_java
@@ -209,17 +209,17 @@ def test_the_columns_of_the_source_are_those_of_the_code():
 def test_the_columns_of_the_sink_are_those_of_the_code():
     said = {name: row[1] for row in table("## The sink", number=1) for name in quoted(row[0])}
     shown = {name: kind.replace("&lt;", "<").replace("&gt;", ">") for name, kind in said.items()}
-    assert shown == {name: kind for name, (kind, _) in rows._COLUMNS.items()}
+    assert shown == {name: kind for name, (kind, _) in message_rows._COLUMNS.items()}
     ignored = re.search(r"mean nothing for a new message are ignored: (.*?)\. So", PAGE, re.DOTALL)
     assert ignored is not None
-    assert set(quoted(ignored[1])) == rows._IGNORED
+    assert set(quoted(ignored[1])) == message_rows._IGNORED
 
 
 @pytest.mark.parametrize(
     ("words", "found", "said"),
     [
         ("no task has more than 262,144 messages", spark_tasks.TASK_MESSAGES_MAX, 262_144),
-        ("then at most 65,536 messages too", weighing.COUNT_MAX, 65_536),
+        ("then at most 65,536 messages too", message_sizes.COUNT_MAX, 65_536),
         ("1 to 200 printable bytes", broker_leases._QUERY_BYTES_MAX, 200),
         ("| 20,000 messages |", BATCH_MESSAGES, 20_000),
         ("in flight, 40,000 messages without it", 2 * BATCH_MESSAGES, 40_000),

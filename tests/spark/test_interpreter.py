@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from leveret.spark.interpreter import use_this_python
-from leveret.spark.quiet import settings
+from leveret.spark.quiet_logging import settings
 
 NAMES = [
     "MASTER",

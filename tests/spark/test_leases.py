@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
 from leveret.client import BlockingConnection
-from leveret.spark import calls
+from leveret.spark import flight_calls
 from leveret.spark.errors import BrokerRefused, WrongCheckpoint
 from leveret.testing.broker import Broker
 from tests.soak.network import Network
@@ -119,8 +119,8 @@ def test_commit_acks_too(leveret, queue, options):
 
 def test_a_read_goes_on_when_its_wire_has_fallen_silent(leveret, queue, options, monkeypatch):
     """Nobody is told that it is cut, as by a firewall; it is asked more often here than it would be."""
-    sooner = [(name, 500 if name.endswith("_ms") else value) for name, value in calls._LIVENESS]
-    monkeypatch.setattr(calls, "_LIVENESS", sooner)
+    sooner = [(name, 500 if name.endswith("_ms") else value) for name, value in flight_calls._LIVENESS]
+    monkeypatch.setattr(flight_calls, "_LIVENESS", sooner)
     sent = [b"%04d" % number + b"x" * 10_000 for number in range(6_000)]  # more than is under way at once
     publish(leveret.url, queue, sent)
     with Network([leveret.port, leveret.endpoint.port]) as network:

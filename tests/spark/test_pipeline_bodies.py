@@ -13,8 +13,8 @@ import pytest
 from pyspark.sql import DataFrame
 
 from leveret.spark.pipelines import BadPipeline, Pipeline, running
-from leveret.spark.pipelines.checks import check
 from leveret.spark.pipelines.declaration import Declaration, parse
+from leveret.spark.pipelines.declaration_checks import check
 from leveret.testing.broker import Broker
 from tests.spark.queues import publish
 from tests.spark.rejecting import ids_in_table, reasons, run, take

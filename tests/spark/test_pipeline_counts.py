@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from leveret.spark import place as places
-from leveret.spark.pipelines import counting, once, rejects
+from leveret.spark import shared_directory as places
+from leveret.spark.pipelines import batch_ids, rejects, write_counts
+from leveret.spark.pipelines.checkpoint_files import sync_plan
 from leveret.spark.pipelines.declaration import Declaration, parse
 from leveret.spark.pipelines.errors import TooManyRejects
 from leveret.spark.pipelines.rejects import Counts
-from leveret.spark.pipelines.state import sync_plan
-from leveret.spark.place import Place
+from leveret.spark.shared_directory import Place
 from tests.processes import WAIT_S
 
 FILE = """
@@ -65,9 +65,9 @@ def test_messages_are_acked_though_rows_are_rejected_that_waited():
 def test_a_sink_and_the_rejects_are_two_things_to_the_broker_whatever_the_sink_is_called(tmp_path: Path):
     pipeline = declared(checkpoint=tmp_path)
     (sink,) = pipeline.sinks
-    rows = once.sink_options(sink, pipeline, 7)
+    rows = batch_ids.sink_options(sink, pipeline, 7)
     assert (rows["queryName"], rows["batchId"]) == ("orders.sink.rejects", "7")
-    assert once.identity(pipeline, "rejects", 7)["queryName"] == "orders.rejects"
+    assert batch_ids.identity(pipeline, "rejects", 7)["queryName"] == "orders.rejects"
 
 
 def test_a_sink_of_another_broker_has_nothing_of_the_source(tmp_path: Path):
@@ -79,7 +79,7 @@ def test_a_sink_of_another_broker_has_nothing_of_the_source(tmp_path: Path):
     )
 
     def options(**own: str) -> dict[str, str]:
-        found = once.sink_options(structs.replace(sink, options=own), pipeline, 7)
+        found = batch_ids.sink_options(structs.replace(sink, options=own), pipeline, 7)
         return {name: found[name] for name in found if name not in ("queryName", "batchId")}
 
     assert options(exchange="x") == {**source, "tlsCaFile": "/a.pem", "exchange": "x"}
@@ -130,9 +130,9 @@ class Silent:
 
 def test_counts_that_do_not_come_are_not_waited_for_for_ever():
     silent = Silent()
-    assert counting.told(silent, patience_s=0.01) is None  # type: ignore[arg-type]
+    assert write_counts.told(silent, patience_s=0.01) is None  # type: ignore[arg-type]
     silent.over.set()
-    assert counting.told(silent) == {}  # type: ignore[arg-type]
+    assert write_counts.told(silent) == {}  # type: ignore[arg-type]
 
 
 # files on a disk

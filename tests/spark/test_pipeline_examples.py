@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from leveret.spark.pipelines import checks, declaration, running
+from leveret.spark.pipelines import declaration, declaration_checks, running
 from leveret.spark.pipelines.tables import read
 from tests.spark.rejecting import take
 
@@ -36,7 +36,7 @@ def run(spark, leveret, place, name, what):
     """Publishes and runs to the end; the pipeline's account, and the declaration."""
     asyncio.run(make.publish(what, leveret.url))
     declared = declaration.read(place / f"{name}.toml", {"LEVERET_URL": leveret.url})
-    checks.check(declared)
+    declaration_checks.check(declared)
     query, batches = running.start(spark, declared, once=True)
     assert query.awaitTermination(120)
     return batches.counts, declared

@@ -15,12 +15,12 @@ from typer.testing import CliRunner
 
 from leveret.cli.main import app
 from leveret.spark.pipelines import schemas, sql
-from leveret.spark.pipelines.checks import broker_options, check, source_options
+from leveret.spark.pipelines.checkpoint_files import State, Status
 from leveret.spark.pipelines.declaration import Declaration, parse, read
+from leveret.spark.pipelines.declaration_checks import broker_options, check, source_options
 from leveret.spark.pipelines.errors import BadPipeline, CheckpointInUse
 from leveret.spark.pipelines.explaining import explain
-from leveret.spark.pipelines.lines import Lines
-from leveret.spark.pipelines.state import State, Status
+from leveret.spark.pipelines.toml_lines import Lines
 
 GOOD = '''\
 name = "orders"

@@ -17,10 +17,10 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from leveret.spark.pipelines import BadPipeline, counting, once, running, sinks
-from leveret.spark.pipelines.checks import check
+from leveret.spark.pipelines import BadPipeline, batch_ids, running, sinks, write_counts
 from leveret.spark.pipelines.databases import Connection, Database, DatabaseFailed, without_secrets
 from leveret.spark.pipelines.declaration import Declaration, parse
+from leveret.spark.pipelines.declaration_checks import check
 from leveret.spark.pipelines.jdbc import Turn
 from leveret.testing.broker import Broker
 from tests.spark.postgresql import PASSWORD, USER, PostgreSQL, running_postgresql
@@ -98,7 +98,7 @@ class Place:
         sinks.write(rows, declared.sinks[0], declared, batch)
 
     def has(self, batch: int) -> bool:
-        return once.is_in_a_sink(self.spark, self.declared(), batch)
+        return batch_ids.is_in_a_sink(self.spark, self.declared(), batch)
 
     def turn(self, batch: int) -> Turn:
         declared = self.declared()
@@ -229,7 +229,7 @@ def test_rows_that_a_task_staged_twice_are_not_moved(place, rows):
 def test_rows_that_were_not_counted_are_not_moved(place, rows, monkeypatch):
     assert not place.has(0)
     with monkeypatch.context() as patch:
-        patch.setattr(counting, "told", lambda _: None)
+        patch.setattr(write_counts, "told", lambda _: None)
         with pytest.raises(DatabaseFailed, match="Spark does not say how many rows are staged for orders"):
             place.write(rows)
     assert (place.ids(), place.has(0)) == ([], False)

@@ -6,7 +6,7 @@ import pytest
 
 from leveret.spark.pipelines import running
 from leveret.spark.pipelines.batches import Batches
-from leveret.spark.pipelines.state import Status
+from leveret.spark.pipelines.checkpoint_files import Status
 from tests.soak.declared import DECLARED, PUBLISHED, REJECTED
 from tests.soak.settings import Setting, Stage
 from tests.spark.rejecting import declared

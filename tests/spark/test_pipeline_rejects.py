@@ -10,7 +10,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from leveret.spark.pipelines import verdicts
+from leveret.spark.pipelines import recorded_rejects
 from leveret.spark.pipelines.declaration import Declaration
 from leveret.storage.journal import Outcome
 from leveret.testing.broker import Broker
@@ -197,20 +197,20 @@ def test_a_verdict_is_for_one_batch_of_one_query(place):
     rows = [((queue, partition, offset), (step, column)) for queue, partition, offset, step, column in said]
     schema = "_message STRUCT<queue: STRING, partition: INT, offset: LONG>, "
     bad = place.spark.createDataFrame(rows, f"{schema} _reject STRUCT<step: STRING, column: STRING>")
-    found = verdicts.of(pipeline, 7, bad)
+    found = recorded_rejects.of(pipeline, 7, bad)
     assert found.parts == [
-        verdicts.Part("q", 0, [(4, 5)], "input"),
-        verdicts.Part("q", 0, [(9, 10)], "input", "amount"),
-        verdicts.Part("q", 0, [(2, 4)], "parse"),
-        verdicts.Part("r", 1, [(0, 1)], "parse"),
+        recorded_rejects.Part("q", 0, [(4, 5)], "input"),
+        recorded_rejects.Part("q", 0, [(9, 10)], "input", "amount"),
+        recorded_rejects.Part("q", 0, [(2, 4)], "parse"),
+        recorded_rejects.Part("r", 1, [(0, 1)], "parse"),
     ]
     assert [part.why for part in found.parts] == ["input", "input: amount", "parse", "parse"]
-    assert verdicts.read(pipeline, 7) is None
-    verdicts.write(pipeline, found)
-    assert verdicts.read(pipeline, 7) == found
-    verdicts.write(pipeline, found.when_written())
-    assert verdicts.read(pipeline, 7).written
-    assert verdicts.read(pipeline, 8) is None
+    assert recorded_rejects.read(pipeline, 7) is None
+    recorded_rejects.write(pipeline, found)
+    assert recorded_rejects.read(pipeline, 7) == found
+    recorded_rejects.write(pipeline, found.when_written())
+    assert recorded_rejects.read(pipeline, 7).written
+    assert recorded_rejects.read(pipeline, 8) is None
     (place.path / "checkpoint/query").mkdir()
     (place.path / "checkpoint/query/metadata").write_text('{"id": "another"}')
-    assert verdicts.read(pipeline, 7) is None
+    assert recorded_rejects.read(pipeline, 7) is None

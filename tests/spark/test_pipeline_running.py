@@ -17,10 +17,10 @@ from typer.testing import CliRunner
 from leveret.cli.main import app
 from leveret.spark.errors import SparkSideError
 from leveret.spark.pipelines import BadPipeline, Pipeline, running
+from leveret.spark.pipelines.checkpoint_files import State, Status
 from leveret.spark.pipelines.declaration import read
-from leveret.spark.pipelines.failures import first_cause
-from leveret.spark.pipelines.interrupts import Interrupts
-from leveret.spark.pipelines.state import State, Status
+from leveret.spark.pipelines.signals import Interrupts
+from leveret.spark.pipelines.spark_failures import first_cause
 from leveret.testing.broker import Broker
 from tests.spark.queues import publish
 from tests.spark.rejecting import ids_in_table, order

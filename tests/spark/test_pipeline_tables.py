@@ -14,11 +14,11 @@ from typer.testing import CliRunner
 
 from leveret.cli.main import app
 from leveret.spark.errors import SparkSideError
-from leveret.spark.pipelines import BadPipeline, compaction, owners, read_table, running, sinks, tables
-from leveret.spark.pipelines.checks import check
+from leveret.spark.pipelines import BadPipeline, compaction, read_table, running, sinks, table_owner, tables
+from leveret.spark.pipelines.checkpoint_files import Status
 from leveret.spark.pipelines.compaction import Compaction, Goal, NotCompacted
 from leveret.spark.pipelines.declaration import Sink, parse
-from leveret.spark.pipelines.state import Status
+from leveret.spark.pipelines.declaration_checks import check
 from leveret.spark.pipelines.tables import Table, last_committed, listed
 from tests.spark.queues import publish
 from tests.spark.watched import Alternating, Died, failing, watched
@@ -154,13 +154,13 @@ def test_a_table_belongs_to_the_first_query_also_where_only_spark_can_look(spark
     session = spark.newSession()
     session.conf.set("fs.viewfs.mounttable.lake.link./t", (tmp_path / "t").as_uri())
     for path in ("viewfs://lake/t/orders", str(tmp_path / "orders")):
-        assert [owners.claimed(session, path, query) for query in ("one", "two", "one")] == ["one"] * 3
+        assert [table_owner.claimed(session, path, query) for query in ("one", "two", "one")] == ["one"] * 3
     (tmp_path / "t/orders/_query").unlink()
     (tmp_path / "t/orders/_query").touch()
     (tmp_path / "t/orders/._query.crc").unlink()
-    assert owners.claimed(session, "viewfs://lake/t/orders", "two") == "two"
+    assert table_owner.claimed(session, "viewfs://lake/t/orders", "two") == "two"
     with pytest.raises(SparkSideError, match=r"nowhere://lake can't be read: .*\(check the place"):
-        owners.claimed(session, "nowhere://lake", "one")
+        table_owner.claimed(session, "nowhere://lake", "one")
 
 
 @needs_java

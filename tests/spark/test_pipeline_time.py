@@ -14,12 +14,12 @@ from pyspark.sql import DataFrame, SparkSession
 from leveret.spark.columns import schema_of
 from leveret.spark.errors import SparkSideError
 from leveret.spark.options import SourceOptions
-from leveret.spark.pipelines import BadPipeline, Pipeline, batches, running, verdicts
+from leveret.spark.pipelines import BadPipeline, Pipeline, batches, recorded_rejects, running
+from leveret.spark.pipelines.batch_state import Memory
 from leveret.spark.pipelines.batches import Batches
-from leveret.spark.pipelines.checks import check, source_options
+from leveret.spark.pipelines.checkpoint_files import Status
 from leveret.spark.pipelines.declaration import Declaration, parse
-from leveret.spark.pipelines.memory import Memory
-from leveret.spark.pipelines.state import Status
+from leveret.spark.pipelines.declaration_checks import check, source_options
 from leveret.testing.broker import Broker
 from tests.spark.queues import publish
 
@@ -272,7 +272,7 @@ def test_each_message_ends_in_one_place(place, windows, duplicates, deaths):
                 with pytest.raises(PulledPlug):
                     Batches(declared)(frame, number)
             if death[1] == "settle":  # what is settled does not come again
-                settled = [offset for *_, offset in verdicts.read(declared, number).rejected()]
+                settled = [offset for *_, offset in recorded_rejects.read(declared, number).rejected()]
                 frame = frame.where(~frame["offset"].isin(settled))
         account = Batches(declared)
         account(frame, number)

@@ -7,14 +7,14 @@ import pytest
 from typer.testing import CliRunner
 
 from leveret.cli.main import app
-from leveret.spark.pipelines import sql, straight
-from leveret.spark.pipelines.checks import check
+from leveret.spark.pipelines import single_pass, sql
+from leveret.spark.pipelines.batch_state import Memory
+from leveret.spark.pipelines.checkpoint_files import State, Status
 from leveret.spark.pipelines.declaration import Declaration, parse, read
+from leveret.spark.pipelines.declaration_checks import check
 from leveret.spark.pipelines.errors import BadPipeline
 from leveret.spark.pipelines.explaining import explain
 from leveret.spark.pipelines.lateness import clock_after
-from leveret.spark.pipelines.memory import Memory
-from leveret.spark.pipelines.state import State, Status
 
 GOOD = """\
 name = "orders"
@@ -215,7 +215,7 @@ path = "/lake/orders"
 
 
 def test_rows_that_come_by_once_are_written_in_one_pass():
-    assert straight.possible(declared(PLAIN))
+    assert single_pass.possible(declared(PLAIN))
 
 
 @pytest.mark.parametrize(
@@ -240,4 +240,4 @@ def test_rows_that_come_by_once_are_written_in_one_pass():
 )
 def test_rows_that_are_needed_more_than_once_are_kept(old, new):
     assert PLAIN.count(old) == 1
-    assert not straight.possible(declared(PLAIN.replace(old, new)))
+    assert not single_pass.possible(declared(PLAIN.replace(old, new)))

@@ -14,9 +14,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from leveret.spark.pipelines import BadPipeline, Pipeline, rejects, running
-from leveret.spark.pipelines.checks import check
+from leveret.spark.pipelines.checkpoint_files import Status
 from leveret.spark.pipelines.declaration import Declaration, parse
-from leveret.spark.pipelines.state import Status
+from leveret.spark.pipelines.declaration_checks import check
 from leveret.storage.journal import Entry, Kind, Outcome
 from leveret.testing.broker import Broker
 from tests.spark.queues import publish

@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
+from leveret.broker.access.passwords import hash_password
 from leveret.broker.definitions import PermissionRow, UserRow
-from leveret.broker.passwords import hash_password
 from leveret.client import ConnectionLost
 from leveret.client.channel import Channel
-from leveret.spark import addressing, published
+from leveret.spark import addressing, publishing_sink
 from leveret.spark.columns import schema_of
-from leveret.spark.consuming import QueueConsumer
 from leveret.spark.datasource import LeveretDataSource
 from leveret.spark.errors import BrokerAway, BrokerRefused
-from leveret.spark.following import StreamEnds
 from leveret.spark.options import SinkOptions, SourceOptions
+from leveret.spark.queue_consumer import QueueConsumer
+from leveret.spark.stream_consumer import StreamEnds
 from leveret.testing.broker import Broker
 from tests.client.proxy import CHANNEL_OPEN_OK, Proxy
 from tests.spark.partitions import make_stream
@@ -184,7 +184,7 @@ def test_a_broker_that_takes_nothing_for_want_of_memory_says_so(own_rabbitmq):
 @pytest.mark.needs_rabbitmq
 def test_a_password_that_was_changed_is_no_broker_that_is_away(rabbitmq):
     options = SinkOptions.parse({"url": rabbitmq.url, "password": "changed", "routingKey": "q"})
-    with pytest.raises(BrokerRefused, match="Login was refused"), published.connected(options):
+    with pytest.raises(BrokerRefused, match="Login was refused"), publishing_sink.connected(options):
         pass
 
 

@@ -6,7 +6,7 @@ from leveret.flight import actions, bounds
 from leveret.flight.bounds import RANGES_MAX
 from leveret.flight.tickets import unpack_ranges
 from leveret.spark.pipelines import rejects
-from leveret.spark.pipelines.verdicts import Part, Verdict
+from leveret.spark.pipelines.recorded_rejects import Part, Verdict
 
 
 def test_many_rejects_of_a_batch_are_settled_by_several_requests() -> None:

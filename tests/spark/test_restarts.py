@@ -2,7 +2,7 @@
 
 import pytest
 
-from leveret.spark.following import Follower
+from leveret.spark.stream_consumer import Follower
 from leveret.spark.streams import StreamReader
 from tests.rabbitmq.cluster import kill_and_start, stop_and_start
 from tests.spark import test_streams as streams

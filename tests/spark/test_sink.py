@@ -13,11 +13,11 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql.functions import lit
 
 from leveret.spark import sink
-from leveret.spark.calls import Calls
 from leveret.spark.endpoint import find
 from leveret.spark.errors import BrokerAway, BrokerRefused, SparkSideError
+from leveret.spark.flight_calls import Calls
+from leveret.spark.message_rows import BadValue
 from leveret.spark.options import SinkOptions
-from leveret.spark.rows import BadValue
 from leveret.spark.sink import StageStreamWriter, StageWriter
 from tests.spark.sink_driver import START_S, driver, wait_for_file
 from tests.spark.tasks import bodies, channel, declare, drained, run_task, schema_of, task, texts_in

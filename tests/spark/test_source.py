@@ -13,8 +13,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
+from leveret.broker.access.passwords import hash_password
 from leveret.broker.definitions import PermissionRow, UserRow
-from leveret.broker.passwords import hash_password
 from leveret.spark import register
 from leveret.testing.broker import Broker
 from tests.spark.queues import bodies, publish

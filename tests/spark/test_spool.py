@@ -12,8 +12,8 @@ from pyarrow import fs
 
 from leveret.spark.deliveries import SCHEMA
 from leveret.spark.errors import BadOption, SparkSideError
-from leveret.spark.known import digest, found_in, ids_of, in_order, pack, unpack
-from leveret.spark.place import Place, component
+from leveret.spark.seen_ids import digest, found_in, ids_of, in_order, pack, unpack
+from leveret.spark.shared_directory import Place, component
 from leveret.spark.spool import NEW, SETTLED, Extent, Spool, TakenOver, folder_of, read_chunks
 
 WINDOW_S = 3600.0

@@ -8,7 +8,7 @@ import pytest
 from leveret.spark.errors import DataLost
 from leveret.testing.broker import Broker
 from tests.spark.spooling import Driver, driving, options, publish, wait_until
-from tests.spark.test_spooled import bodies, empties
+from tests.spark.test_spool_stream import bodies, empties
 
 
 @pytest.fixture(scope="module")

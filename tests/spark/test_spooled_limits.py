@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
-from leveret.spark import consuming, spooled
+from leveret.spark import queue_consumer, spool_stream
 from tests.client.proxy import Proxy
 from tests.spark.spooling import driving, options, publish, ready, wait_until
-from tests.spark.test_spooled import bodies, empties, no_warnings  # noqa: F401  (one is a fixture)
+from tests.spark.test_spool_stream import bodies, empties, no_warnings  # noqa: F401  (one is a fixture)
 
 pytestmark = pytest.mark.needs_rabbitmq
 
@@ -43,7 +43,7 @@ def test_with_ack_mode_none_more_is_read_than_is_fetched_ahead(rabbitmq, fresh, 
 def test_with_ack_mode_none_it_is_said_when_the_broker_gives_no_more(rabbitmq, fresh, tmp_path, monkeypatch):
     queue, sent = fresh(), bodies(60)
     publish(rabbitmq.url, queue, sent)
-    monkeypatch.setattr(spooled, "PREFETCH_MAX", 40)
+    monkeypatch.setattr(spool_stream, "PREFETCH_MAX", 40)
     chosen = options(rabbitmq.url, queue, tmp_path, ackMode="none", maxMessagesPerTrigger="10")
     with driving(chosen) as driver:
         driver.in_hand(40)
@@ -141,22 +141,22 @@ def test_a_run_does_not_end_while_messages_are_on_their_way(rabbitmq, fresh, tmp
     """The broker has handed them over and counts none any more; they come here a moment later."""
     queue, sent = fresh(), bodies(20)
     publish(rabbitmq.url, queue, sent)
-    deliver, count = consuming.QueueConsumer._deliver, consuming.QueueConsumer.ready
+    deliver, count = queue_consumer.QueueConsumer._deliver, queue_consumer.QueueConsumer.ready
     on_their_way: list[Any] = []
 
-    async def come(consumer: consuming.QueueConsumer) -> None:
+    async def come(consumer: queue_consumer.QueueConsumer) -> None:
         deliver(consumer, on_their_way)
 
-    def count_and_come(consumer: consuming.QueueConsumer, *timeout_s: float) -> int | None:
+    def count_and_come(consumer: queue_consumer.QueueConsumer, *timeout_s: float) -> int | None:
         counted = count(consumer, *timeout_s)
         if counted == 0:
-            monkeypatch.setattr(consuming.QueueConsumer, "ready", count)
+            monkeypatch.setattr(queue_consumer.QueueConsumer, "ready", count)
             wait_until(lambda: len(on_their_way) == 20, "all are on their way")
             consumer._run(come(consumer))
         return counted
 
-    monkeypatch.setattr(consuming.QueueConsumer, "_deliver", lambda _, given: on_their_way.extend(given))
-    monkeypatch.setattr(consuming.QueueConsumer, "ready", count_and_come)
+    monkeypatch.setattr(queue_consumer.QueueConsumer, "_deliver", lambda _, given: on_their_way.extend(given))
+    monkeypatch.setattr(queue_consumer.QueueConsumer, "ready", count_and_come)
     with driving(options(rabbitmq.url, queue, tmp_path)) as driver:
         if trigger == "available now":
             driver.reader.prepareForTriggerAvailableNow()
@@ -194,15 +194,15 @@ def test_what_is_in_hand_is_bounded_in_bytes(rabbitmq, fresh, tmp_path, monkeypa
     queue = fresh()
     sent = sorted("x" * 20_000 + f"{number:03d}" for number in range(60))
     publish(rabbitmq.url, queue, sent)
-    monkeypatch.setattr(consuming, "_IN_HAND_BYTES_MAX", 100_000)
+    monkeypatch.setattr(queue_consumer, "_IN_HAND_BYTES_MAX", 100_000)
     held: list[int] = []
-    deliver = consuming.QueueConsumer._deliver
+    deliver = queue_consumer.QueueConsumer._deliver
 
-    def watched(consumer: consuming.QueueConsumer, deliveries: list[Any]) -> None:
+    def watched(consumer: queue_consumer.QueueConsumer, deliveries: list[Any]) -> None:
         deliver(consumer, deliveries)
         held.append(consumer._bytes)
 
-    monkeypatch.setattr(consuming.QueueConsumer, "_deliver", watched)
+    monkeypatch.setattr(queue_consumer.QueueConsumer, "_deliver", watched)
     with driving(options(rabbitmq.url, queue, tmp_path, maxMessagesPerTrigger="7")) as driver:
         driver.until(60)
     assert driver.rows == sent
@@ -215,16 +215,16 @@ def test_a_consumer_that_has_enough_in_hand_reads_on_to_take_its_leave(
 ):
     queue = fresh()
     publish(rabbitmq.url, queue, ["x" * 20_000] * 30)
-    monkeypatch.setattr(consuming, "_IN_HAND_BYTES_MAX", 100_000)
+    monkeypatch.setattr(queue_consumer, "_IN_HAND_BYTES_MAX", 100_000)
     deaf: list[bool] = []
-    close = consuming.Intake.close
+    close = queue_consumer.Intake.close
 
-    async def watched(intake: consuming.Intake) -> None:
+    async def watched(intake: queue_consumer.Intake) -> None:
         deaf.append(intake._channel.session._paused)
         await close(intake)
 
-    monkeypatch.setattr(consuming.Intake, "close", watched)
-    consumer = consuming.QueueConsumer(options(rabbitmq.url, queue, tmp_path), prefetch=30)
+    monkeypatch.setattr(queue_consumer.Intake, "close", watched)
+    consumer = queue_consumer.QueueConsumer(options(rabbitmq.url, queue, tmp_path), prefetch=30)
     consumer.open()
     consumer.begin()
     assert consumer.take(max_messages=1, max_bytes=None, wait_s=10)

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from leveret.spark import consuming, spooled
-from leveret.spark.consuming import QueueConsumer
+from leveret.spark import queue_consumer, spool_stream
+from leveret.spark.queue_consumer import QueueConsumer
 from leveret.testing.broker import Broker
 from tests.spark.spooling import Driver, driving, options, publish, ready, wait_until
-from tests.spark.test_spooled import bodies, empties
+from tests.spark.test_spool_stream import bodies, empties
 
 TRIGGERS = pytest.mark.parametrize("trigger", ["available now", "once"])
-LONG_S = spooled._PATIENCE_S * 0.9
+LONG_S = spool_stream._PATIENCE_S * 0.9
 """Twice is more than a run's patience."""
 
 
@@ -32,7 +32,7 @@ class Clock:
 def clock(monkeypatch) -> Clock:
     """Of a run's patience."""
     clock = Clock()
-    for module in (consuming, spooled):
+    for module in (queue_consumer, spool_stream):
         monkeypatch.setattr(module, "time", clock, raising=False)
     return clock
 
@@ -92,10 +92,14 @@ def test_a_run_does_not_end_because_the_broker_was_away_for_longer_than_its_pati
     """It is away when something is to be taken; it comes back, and its first delivery only after a look."""
     queue, sent = fresh(), bodies(20)
     publish(broker.url, queue, sent)
-    begin, take, under_way = consuming.Intake._start_consuming, QueueConsumer._take, OnTheirWay(monkeypatch)
+    begin, take, under_way = (
+        queue_consumer.Intake._start_consuming,
+        QueueConsumer._take,
+        OnTheirWay(monkeypatch),
+    )
     waited_for = asyncio.Event()
 
-    async def begin_late(intake: consuming.Intake, session: Any) -> None:
+    async def begin_late(intake: queue_consumer.Intake, session: Any) -> None:
         await waited_for.wait()
         clock.now_s += 2 * LONG_S
         await begin(intake, session)
@@ -108,7 +112,7 @@ def test_a_run_does_not_end_because_the_broker_was_away_for_longer_than_its_pati
         under_way.wait_for(20)
         under_way.arrive(consumer)
 
-    monkeypatch.setattr(consuming.Intake, "_start_consuming", begin_late)
+    monkeypatch.setattr(queue_consumer.Intake, "_start_consuming", begin_late)
     monkeypatch.setattr(QueueConsumer, "_take", wait_and_take)
     after_looks(monkeypatch, arrive)
     with driving(options(broker.url, queue, tmp_path)) as driver:
@@ -151,9 +155,9 @@ def test_a_run_does_not_end_because_copies_came_for_longer_than_its_patience(
     """Of a batch that is settled; then it is quiet for a moment."""
     queue, sent = fresh(), bodies(20)
     publish(broker.url, queue, sent)
-    without_known = spooled.SpoolStreamReader._without_known
+    without_known = spool_stream.SpoolStreamReader._without_known
 
-    def slowly(reader: spooled.SpoolStreamReader, spool: Any, deliveries: list[Any]) -> Any:
+    def slowly(reader: spool_stream.SpoolStreamReader, spool: Any, deliveries: list[Any]) -> Any:
         clock.now_s += 2 * LONG_S if deliveries else 0
         return without_known(reader, spool, deliveries)
 
@@ -172,7 +176,7 @@ def test_a_run_does_not_end_because_copies_came_for_longer_than_its_patience(
         driver.reader.stop()
         wait_until(lambda: ready(broker.url, queue) == 20, "all are back")
         under_way = OnTheirWay(monkeypatch)
-        monkeypatch.setattr(spooled.SpoolStreamReader, "_without_known", slowly)
+        monkeypatch.setattr(spool_stream.SpoolStreamReader, "_without_known", slowly)
         after_looks(monkeypatch, copies_come, another_comes)
         assert plans(driver, trigger)
         driver.run()
@@ -253,7 +257,7 @@ def test_a_consumer_that_is_cancelled_while_it_has_enough_in_hand_reads_on_at_on
             intake._cancelled(intake._channel, intake._tag)
             paused.append(session._paused)
 
-    monkeypatch.setattr(consuming, "_IN_HAND_BYTES_MAX", 0)
+    monkeypatch.setattr(queue_consumer, "_IN_HAND_BYTES_MAX", 0)
     monkeypatch.setattr(QueueConsumer, "_deliver", deliver_and_cancel)
     consumer = QueueConsumer(options(broker.url, queue, tmp_path), prefetch=10)
     try:

@@ -9,8 +9,8 @@ import pytest
 from pamqp import commands
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from leveret.spark import spooled
-from leveret.spark.spooled import SpoolStreamReader
+from leveret.spark import spool_stream
+from leveret.spark.spool_stream import SpoolStreamReader
 from tests.client.proxy import ACK, Proxy
 from tests.spark.spooling import Driver, driving, options, ready, wait_until
 
@@ -130,7 +130,7 @@ def test_what_was_lost_is_expected_as_long_as_the_option_says(
 ):
     """The lost one went to somebody else, and one that is like it comes back from there."""
     now_s = 1_000.0
-    monkeypatch.setattr(spooled, "time", SimpleNamespace(monotonic=lambda: now_s))
+    monkeypatch.setattr(spool_stream, "time", SimpleNamespace(monotonic=lambda: now_s))
     publish_unnamed(rabbitmq.url, queue, ["same"])
     with (
         Proxy(rabbitmq.url) as proxy,

@@ -16,13 +16,13 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
 from leveret.client import BlockingConnection, Message
-from leveret.spark import following, streams
+from leveret.spark import stream_consumer, streams
 from leveret.spark.columns import schema_of
 from leveret.spark.datasource import LeveretDataSource
 from leveret.spark.errors import BadOption, BrokerAway, BrokerRefused, DataLost, WrongCheckpoint
-from leveret.spark.following import StreamEnds
 from leveret.spark.options import SourceOptions
-from leveret.spark.spooled import SpoolStreamReader
+from leveret.spark.spool_stream import SpoolStreamReader
+from leveret.spark.stream_consumer import StreamEnds
 from leveret.spark.streams import StreamBatchReader, StreamReader
 from tests.client.proxy import DELIVERED_BODY, Proxy
 from tests.client.publishers import dead_url
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.needs_rabbitmq
 @pytest.fixture(autouse=True)
 def exact_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """A slow broker may pause within the last messages: that is not taken for the end so soon."""
-    monkeypatch.setattr(following, "_QUIET_S", 0.5)
+    monkeypatch.setattr(stream_consumer, "_QUIET_S", 0.5)
 
 
 def declare(url: str, stream: str, **arguments: Any) -> None:

@@ -11,9 +11,9 @@ from leveret.client import BlockingConnection, Message, Queue, Topology
 from leveret.spark.datasource import LeveretDataSource
 from leveret.spark.errors import BrokerAway
 from leveret.spark.leases import LeaseStreamReader
-from leveret.spark.published import PublishStreamWriter
+from leveret.spark.publishing_sink import PublishStreamWriter
 from leveret.spark.sink import StageStreamWriter
-from leveret.spark.spooled import SpoolStreamReader
+from leveret.spark.spool_stream import SpoolStreamReader
 from tests.e2e.serving import Serving
 from tests.processes import free_ports
 from tests.rabbitmq.node import running_rabbitmq

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from random import Random
 
 from leveret.storage.files import Files
-from leveret.storage.offsets import Range
+from leveret.storage.offset_set import Range
 from leveret.storage.records import PERSISTENT, Batch, Message, size_of
 from leveret.storage.store import Options, Store
 from leveret.testing.disk import SimulatedDisk

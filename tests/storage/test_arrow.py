@@ -9,16 +9,16 @@ import pyarrow as pa
 import pytest
 
 from leveret.storage import arrow
-from leveret.storage.ackset import AckSet
+from leveret.storage.ack_set import AckSet
 from leveret.storage.arrow import COLUMNS, SCHEMA, LogReader, schema_of
 from leveret.storage.errors import BadRequest, OffsetOutOfRange
 from leveret.storage.files import OsFiles
 from leveret.storage.journal import Kind, Outcome
 from leveret.storage.log import Log
+from leveret.storage.log_view import LogView, SegmentGone
 from leveret.storage.records import BATCH_RECORDS_MAX, FIRST, PERSISTENT, ROW, Message, Record
 from leveret.storage.retention import Retention
 from leveret.storage.store import Options, Store
-from leveret.storage.view import LogView, SegmentGone
 from leveret.testing.disk import SimulatedDisk
 
 SMALL = Options(segment_bytes=4 << 10, wal_bytes=1 << 20)

@@ -1,8 +1,8 @@
 import pytest
 
 from leveret.storage import frames
+from leveret.storage.frame_repair import mend
 from leveret.storage.frames import HEAD_BYTES, SECTOR_BYTES, Frame, batches_of
-from leveret.storage.mending import mend
 from leveret.storage.records import ROW_BYTES, Record
 from tests.storage.builders import batch
 

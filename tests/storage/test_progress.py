@@ -9,7 +9,7 @@ import pytest
 
 from leveret.storage.errors import BadRequest, NotInFlight
 from leveret.storage.journal import Attempt, Entry, Kind, Outcome
-from leveret.storage.offsets import Range
+from leveret.storage.offset_set import Range
 from leveret.storage.progress import Progress
 from tests.storage.builders import message, messages, offsets, singles
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from leveret.storage.ackset import AckSet
+from leveret.storage.ack_set import AckSet
 from leveret.storage.errors import BadRequest, OffsetOutOfRange
 from leveret.storage.journal import Entry, Kind, Outcome
 from leveret.storage.progress import Progress

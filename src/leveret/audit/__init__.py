@@ -1,4 +1,4 @@
 """The account of every message: what was published, confirmed, delivered, settled, lost, doubled.
 
-`leveret.audit.auditing.audit` runs it; the command is `leveret audit`.
+`leveret.audit.job.audit` runs it; the command is `leveret audit`.
 """

@@ -20,9 +20,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from leveret.audit.evidence import AuditedLog, Reader
-from leveret.storage import words
-from leveret.storage.events import CHUNK, CHUNK_BITS, Event
+from leveret.storage import well_known_names
 from leveret.storage.journal import Kind, Outcome, Promise
+from leveret.storage.message_events import CHUNK, CHUNK_BITS, Event
 
 Column = NDArray[Any]
 
@@ -260,7 +260,7 @@ def account(rows: pa.Table, log: AuditedLog) -> pa.Table:
 def _never_published(own: Sequence[Rows], names: pa.Array) -> Column:
     """What a batch has written that was aborted: nobody could see it, and nobody was promised anything."""
     found = np.zeros(CHUNK, bool)
-    aborted = pc.equal(names, words.ABORTED).to_numpy(zero_copy_only=False)
+    aborted = pc.equal(names, well_known_names.ABORTED).to_numpy(zero_copy_only=False)
     for rows in own:
         dropped = (rows.event == Kind.SETTLED) & (rows.code == Outcome.DROPPED) & aborted[rows.who]
         for start, stop in rows.where(dropped).spans():
@@ -368,7 +368,7 @@ def _sorted_out(table: pa.Table, base: int) -> tuple[pa.Array, dict[int, Rows]]:
         why,
         plain["count"],
     )
-    counted = ~((rows.event == Kind.LEASED) & _begin(names, words.STAGE)[who])
+    counted = ~((rows.event == Kind.LEASED) & _begin(names, well_known_names.STAGE)[who])
     found = {}
     for reader in np.unique(readers):
         chosen = np.flatnonzero((readers == reader) & counted)

@@ -24,16 +24,16 @@ import pyarrow as pa
 from leveret.audit.errors import NothingToAudit
 from leveret.flight import actions
 from leveret.flight.tickets import PieceTicket
-from leveret.spark.calls import Calls
 from leveret.spark.endpoint import Endpoint, find
 from leveret.spark.errors import SparkSideError
+from leveret.spark.flight_calls import Calls
 from leveret.spark.options import BrokerOptions
-from leveret.storage import events, words
+from leveret.storage import message_events, well_known_names
 from leveret.storage.catalog import LOGS
 from leveret.storage.errors import Damage, DirectoryLocked, UnknownFormat
-from leveret.storage.events import Piece
 from leveret.storage.files import Lock, OsFiles
-from leveret.storage.picture import Picture, of_left
+from leveret.storage.message_events import Piece
+from leveret.storage.store_snapshot import Picture, of_left
 from leveret.storage.wal import DIRECTORY as WAL
 
 _LOCK: Final = "lock"
@@ -47,7 +47,7 @@ class Reader:
     name: str
     """Empty for the queue's own."""
     audited: bool
-    cursor: str = words.OWN_CURSOR
+    cursor: str = well_known_names.OWN_CURSOR
     """What the store calls it."""
 
     @property
@@ -109,9 +109,9 @@ class Directory:
     def rows(self, piece: Piece) -> Iterator[pa.RecordBatch]:
         picture = _picture(self.root, self.catalog)
         found: list[Damage] = []
-        yield from events.rows(picture, piece, found.append)
+        yield from message_events.rows(picture, piece, found.append)
         if found:
-            yield events.damaged(found)
+            yield message_events.damaged(found)
 
 
 @lru_cache(maxsize=1)
@@ -215,7 +215,9 @@ def case_of(
             readers = [
                 Reader(
                     journal.spec.id,
-                    "" if journal.spec.name == words.OWN_CURSOR else journal.spec.label or journal.spec.name,
+                    ""
+                    if journal.spec.name == well_known_names.OWN_CURSOR
+                    else journal.spec.label or journal.spec.name,
                     max(journal.spec.retention.audit_us, image.spec.retention.audit_us) > 0,
                     journal.spec.name,
                 )
@@ -223,9 +225,9 @@ def case_of(
             ]
             stream = image.spec.retention.keep_settled
             logs.append(AuditedLog(id_, _text(said[0]), _text(said[1]), tuple(readers), stream))
-        elif isinstance(said, dict) and words.RETURNED in said:
-            returned[id_] = _text(said[words.RETURNED])
-    pieces = events.pieces(picture, [*(log.id for log in logs), *returned])
+        elif isinstance(said, dict) and well_known_names.RETURNED in said:
+            returned[id_] = _text(said[well_known_names.RETURNED])
+    pieces = message_events.pieces(picture, [*(log.id for log in logs), *returned])
     return Case(
         described,
         taken,

@@ -1,6 +1,6 @@
 """What an audit has found: figures and lists, small however many messages there are.
 
-Made by `auditing` from the table of messages, shown by `terminal` and `report`, and written as JSON. The
+Made by `job` from the table of messages, shown by `terminal` and `report`, and written as JSON. The
 rule: `holds` is said only when nothing is lost, nothing doubled, and nothing that was looked at is damaged.
 """
 

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from leveret.audit import plots
-from leveret.audit.elements import Figure, Row, Section, folded, lead, none, section
 from leveret.audit.findings import Findings, Latency
 from leveret.audit.markup import Safe, tag
+from leveret.audit.page_elements import Figure, Row, Section, folded, lead, none, section
 from leveret.audit.wording import (
     PERCENTILES,
     STAGES,

@@ -12,8 +12,11 @@ from typing import Final
 
 from leveret import __version__
 from leveret.audit import diagram, plots
-from leveret.audit.consumers import address_of
-from leveret.audit.elements import (
+from leveret.audit.consumer_names import address_of
+from leveret.audit.findings import Advice, Findings, Hole, MessageFound, QueueAccount
+from leveret.audit.latencies import latencies
+from leveret.audit.markup import Safe, joined, tag
+from leveret.audit.page_elements import (
     Drawn,
     Figure,
     Row,
@@ -28,10 +31,7 @@ from leveret.audit.elements import (
     tiles,
     words,
 )
-from leveret.audit.findings import Advice, Findings, Hole, MessageFound, QueueAccount
-from leveret.audit.latencies import latencies
-from leveret.audit.looks import STYLE
-from leveret.audit.markup import Safe, joined, tag
+from leveret.audit.style_sheet import STYLE
 from leveret.audit.wording import (
     DONE,
     GLOSSARY,

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from leveret.audit import report
 from leveret.audit.findings import Findings
-from leveret.audit.places import FINDINGS
+from leveret.audit.output_directory import FINDINGS
 
 REPORT: Final = "report.html"
 _TABLES: Final = (

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from leveret.audit import advice
-from leveret.audit.consumers import named
+from leveret.audit.consumer_names import named
 from leveret.audit.evidence import Case
 from leveret.audit.findings import (
     Advice,
@@ -29,9 +29,9 @@ from leveret.audit.findings import (
     MessageFound,
     QueueAccount,
 )
-from leveret.audit.places import IDENTITY, check_columns
+from leveret.audit.output_directory import IDENTITY, check_columns
 from leveret.spark.pipelines.tables import read as read_table
-from leveret.storage.events import Event
+from leveret.storage.message_events import Event
 
 VIEW: Final = "leveret_messages"
 _NAMED: Final = "vhost, queue, reader"

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from leveret.audit.consumers import name_of
+from leveret.audit.consumer_names import name_of
 from leveret.audit.findings import Advice, DeadLetters, Findings, Hole, Latency, MessageFound, QueueAccount
 
 Tone: TypeAlias = Literal["well", "attention", "lost", "neutral"]

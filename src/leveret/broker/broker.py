@@ -11,27 +11,27 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from leveret.broker import restoring
-from leveret.broker.accounts import Accounts
+from leveret.broker import restart
+from leveret.broker.access.accounts import Accounts
+from leveret.broker.access.logins import Hasher, Logins, Origin, hash_at_once
+from leveret.broker.atomic_changes import Work
 from leveret.broker.canonical import Value
-from leveret.broker.channel import Channel
 from leveret.broker.core import Runs, Scheduled
 from leveret.broker.counters import BrokerCounters
-from leveret.broker.defining import Defining, Undo
+from leveret.broker.definition_changes import Defining, Undo
 from leveret.broker.definitions import Change, Row
-from leveret.broker.destination import Destination
-from leveret.broker.direct_replies import DirectReplies
 from leveret.broker.ledger import Ledger
 from leveret.broker.limits import Limits
-from leveret.broker.logins import Hasher, Logins, Origin, hash_at_once
-from leveret.broker.pacing import Pacing
-from leveret.broker.session import Peer, Session
+from leveret.broker.queues.direct_replies import DirectReplies
+from leveret.broker.sessions.channel import Channel
+from leveret.broker.sessions.pacing import Pacing
+from leveret.broker.sessions.session import Peer, Session
+from leveret.broker.sessions.turn_shares import TurnShares
 from leveret.broker.timers import Timers
-from leveret.broker.turn_shares import TurnShares
-from leveret.broker.vhost import VirtualHost
-from leveret.broker.work import Work
+from leveret.broker.vhosts.destination import Destination
+from leveret.broker.vhosts.vhost import VirtualHost
 from leveret.storage.errors import BadRequest, StorageError, WriteFailed
-from leveret.storage.offsets import Range
+from leveret.storage.offset_set import Range
 from leveret.storage.records import PERSISTENT, Message
 from leveret.storage.store import Store
 
@@ -114,7 +114,7 @@ class Broker:
         self._notices: list[Callable[[], None]] = []
         self.damage: list[str] = []
         """The first damaged things that were found, each in a sentence; `counters.damaged` counts all."""
-        self.orphans = restoring.restore(self, list(rows), lost=definitions_lost)
+        self.orphans = restart.restore(self, list(rows), lost=definitions_lost)
         """Definitions that were removed because what they name is missing."""
 
     # time

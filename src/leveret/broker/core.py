@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from leveret.broker.counters import BrokerCounters
-from leveret.broker.defining import Defining, Undo
+from leveret.broker.definition_changes import Defining, Undo
 from leveret.broker.definitions import Change
 from leveret.broker.ledger import Ledger
 from leveret.broker.limits import Limits

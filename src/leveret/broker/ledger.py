@@ -10,7 +10,7 @@ When the ticket is safe, `release` sends the confirm at the end of a turn. When 
 Answers (declare-ok, commit-ok, get-ok) wait in the same place, `Owed`, one for each channel. `Ledger` also
 has callbacks (answers of Flight and HTTP), queues that can hand out nothing more before a sync, notes for
 the audit, and publishers that have sent their share of a sync. The numbers of confirms are left to
-`confirms`, the writing of definitions to `defining`, the sync to `leveret.server.commit`.
+`confirms`, the writing of definitions to `definition_changes`, the sync to `leveret.server.group_commit`.
 
 The rule: the ledger alone decides when the store is synced, and never on the thread of the broker.
 """
@@ -21,11 +21,11 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from leveret.broker.auditing import Trail
-from leveret.broker.confirms import Confirms
 from leveret.broker.counters import Counters
+from leveret.broker.queues.audit_marks import Trail
+from leveret.broker.sessions.confirms import Confirms
 from leveret.storage.errors import StorageError
-from leveret.storage.offsets import Range
+from leveret.storage.offset_set import Range
 
 
 class Tickets(Protocol):

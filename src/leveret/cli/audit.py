@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 import typer
 from rich.text import Text
 
+from leveret.cli.command_runner import FAILED
 from leveret.cli.options import DEFAULT_URL, AsJson
-from leveret.cli.pages import Page, show_json
-from leveret.cli.running import FAILED
 from leveret.cli.screen import Screen
+from leveret.cli.tables import Page, show_json
 
 if TYPE_CHECKING:
     from leveret.audit.evidence import Case
@@ -60,15 +60,15 @@ def audit(
     if data is not None and source is not None and source.name == "COMMANDLINE":
         raise typer.BadParameter("--data is a copied directory and --url a running broker: give one of them")
     try:
-        from leveret.audit import auditing, places, results
+        from leveret.audit import job, output_directory, results
         from leveret.audit.tables import Terms
         from leveret.spark.errors import SparkSideError
         from leveret.storage.errors import StorageError
 
-        places.check_out(out)
+        output_directory.check_out(out)
         with screen.gauge("audit") as gauge, _case(data, url) as case:
             terms = Terms(loop=loop, round_trip_ms=round_trip_ms, table=table, format=table_format)
-            findings = auditing.run(case, out, terms, master=master, on_progress=gauge.tell)
+            findings = job.run(case, out, terms, master=master, on_progress=gauge.tell)
         report = results.write(findings, out)
     except ModuleNotFoundError as error:
         _fail(screen, f"the audit needs {error.name} (pip install 'leveret[spark]')")

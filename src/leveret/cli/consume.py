@@ -13,11 +13,11 @@ from typing import Annotated, Final, TypeAlias
 
 import typer
 
-from leveret.cli.background import Background
+from leveret.cli.background_calls import Background
+from leveret.cli.command_runner import Interruption, connected, queue_depth, run
 from leveret.cli.consuming import Consuming, Wish
 from leveret.cli.options import CONNECT_S, AsJson, ConnectS, Urls, positive
 from leveret.cli.outputs import Directory, Lines, Output
-from leveret.cli.running import Interruption, connected, queue_depth, run
 from leveret.cli.screen import Screen
 
 _STDOUT: Final = 1

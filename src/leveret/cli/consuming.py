@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from leveret.cli.background import Background
+from leveret.cli.background_calls import Background
+from leveret.cli.command_runner import FAILED, Interruption, unless
 from leveret.cli.outputs import Output, WritingStopped
-from leveret.cli.running import FAILED, Interruption, unless
 from leveret.cli.screen import Gauge, Screen, counted
 from leveret.client import ChannelClosed, ClientError, Connection, Delivery, Settled, peeking
 from leveret.client.consumer import Consumer

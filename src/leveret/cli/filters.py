@@ -20,7 +20,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
-from leveret.cli.envelope import BadEnvelope, parse_json
+from leveret.cli.message_json import BadEnvelope, parse_json
 from leveret.client import Delivery
 
 _CONDITION: Final = re.compile(r"([^=!~]+?)(!=|~=|=)(.*)", re.DOTALL)

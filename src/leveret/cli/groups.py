@@ -1,7 +1,7 @@
 """`leveret groups`: which there are, one as a page, and making, changing and deleting them.
 
 Parses, asks the broker's HTTP API, prints. Moves by hand (seek, skip, pause, redrive) are in `moves`, the
-page of one group in `describing`; what a setting means and whether it makes sense is the broker's to say.
+page of one group in `group_page`; what a setting means and whether it makes sense is the broker's to say.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from typing import Annotated, Any, Final, TypeAlias
 
 import typer
 
-from leveret.cli import describing
+from leveret.cli import group_page
 from leveret.cli.api import DEFAULT_HTTP, Api, Http, Vhost, Yes, make_sure, spoken
-from leveret.cli.moves import Group, Subject, register
+from leveret.cli.durations import length_ms
+from leveret.cli.group_moves import Group, Subject, register
 from leveret.cli.options import AsJson
-from leveret.cli.pages import Page, show_json
 from leveret.cli.screen import Screen
-from leveret.cli.spans import length_ms
+from leveret.cli.tables import Page, show_json
 
 groups = typer.Typer(help="Look at consumer groups, and move them.")
 
@@ -107,7 +107,7 @@ def describe(
     """
     with spoken(Screen(as_json=as_json)):
         found = Api(http, vhost=vhost).get(
-            "groups", group, subject=subject, limit=limit, cells=describing.CELLS
+            "groups", group, subject=subject, limit=limit, cells=group_page.CELLS
         )
     if as_json:
         show_json(found)
@@ -116,7 +116,7 @@ def describe(
     for place, each in enumerate(found):
         if place:
             page.line()
-        describing.describe(page, each)
+        group_page.describe(page, each)
 
 
 @groups.command()

@@ -15,11 +15,11 @@ from leveret.cli.audit import audit
 from leveret.cli.consume import consume
 from leveret.cli.demo.command import demo
 from leveret.cli.groups import groups
-from leveret.cli.pages import allow_all_letters
 from leveret.cli.pipeline import pipeline
 from leveret.cli.publish import publish
 from leveret.cli.redrive import redrive
 from leveret.cli.serve import serve
+from leveret.cli.tables import allow_all_letters
 from leveret.cli.topic import topic
 from leveret.cli.users import users
 

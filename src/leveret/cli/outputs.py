@@ -23,7 +23,7 @@ from pathlib import Path
 from stat import S_ISFIFO, S_ISREG
 from typing import Final, Protocol
 
-from leveret.cli.envelope import ENVELOPE_START, BadEnvelope, json_line, of_delivery, parse_json
+from leveret.cli.message_json import ENVELOPE_START, BadEnvelope, json_line, of_delivery, parse_json
 from leveret.client import Delivery
 
 _ONE_BY_ONE: Final = 1000

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Annotated, Final, NoReturn, TypeAlias
 import msgspec
 import typer
 
+from leveret.cli.command_runner import FAILED
 from leveret.cli.options import AsJson
-from leveret.cli.pages import show_json
-from leveret.cli.running import FAILED
 from leveret.cli.screen import Screen, counted
+from leveret.cli.tables import show_json
 
 if TYPE_CHECKING:
+    from leveret.spark.pipelines.checkpoint_files import Status
     from leveret.spark.pipelines.compaction import Account, Goal
     from leveret.spark.pipelines.declaration import Declaration
-    from leveret.spark.pipelines.state import Status
 
 _NEEDS_EXTRA: Final = "pipelines need {}, which is not installed (pip install 'leveret[spark]')"
 
@@ -75,7 +75,7 @@ def new(file: File) -> None:
 def status(file: File, as_json: AsJson = False) -> None:
     """Say how a pipeline is going, or how it ended; from any terminal."""
     from leveret.spark.errors import SparkSideError
-    from leveret.spark.pipelines.state import State
+    from leveret.spark.pipelines.checkpoint_files import State
 
     try:
         found = State(_declared(file)).read()
@@ -163,13 +163,13 @@ def compact(
 
 
 def _goal(files: int | None, target_size: str | None) -> Goal:
-    from leveret.spark import values
+    from leveret.spark import option_values
     from leveret.spark.pipelines.compaction import TARGET_BYTES, Goal
 
     if files is not None and target_size is not None:
         raise typer.BadParameter("--files and --target-size can't both be given")
     try:
-        return Goal(files, TARGET_BYTES if target_size is None else values.size(target_size))
+        return Goal(files, TARGET_BYTES if target_size is None else option_values.size(target_size))
     except ValueError as error:
         raise typer.BadParameter(f"--target-size {target_size!r} {error}") from None
 
@@ -200,13 +200,13 @@ def _apart(status: Status) -> str:
 
 def _declared(file: Path) -> Declaration:
     try:
-        from leveret.spark.pipelines import checks, declaration
+        from leveret.spark.pipelines import declaration, declaration_checks
         from leveret.spark.pipelines.errors import BadPipeline
     except ModuleNotFoundError as error:
         _fail(_NEEDS_EXTRA.format(error.name))
     try:
         declared = declaration.read(file)
-        checks.check(declared)
+        declaration_checks.check(declared)
     except BadPipeline as error:
         _fail(str(error))
     return declared

@@ -1,7 +1,7 @@
 """What a broker needs, looked at before it starts: a data directory, a certificate, ports.
 
 Each thing that is missing is one sentence with its value and the option that helps. Starting is left to
-`serving`. The rule: nothing is started, and nothing is written but the data directory itself.
+`broker_process`. The rule: nothing is started, and nothing is written but the data directory itself.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-from leveret.server.binding import bind
 from leveret.server.descriptors import DESCRIPTORS_MIN, descriptors_max, raise_limit
+from leveret.server.listening_sockets import bind
 from leveret.server.tls import OFF, TlsSettings
 
 _UNKNOWN_HOST = "give --host an address of this machine: 127.0.0.1, or 0.0.0.0 for all of them"

@@ -14,11 +14,11 @@ from typing import IO, Annotated, TypeAlias, cast
 import typer
 
 from leveret.amqp.tables import Value
-from leveret.cli.envelope import BadEnvelope, parse_json
+from leveret.cli.command_runner import Interruption, connected, queue_depth, require_exchange, run
 from leveret.cli.inputs import is_typed, read_files, read_lines, total_bytes
+from leveret.cli.message_json import BadEnvelope, parse_json
 from leveret.cli.options import CONNECT_S, AsJson, ConnectS, RatePerS, Urls, positive
 from leveret.cli.publishing import Composer, Publishing
-from leveret.cli.running import Interruption, connected, queue_depth, require_exchange, run
 from leveret.cli.screen import Screen
 from leveret.client import ClientError, Connection, Publisher, Queue, Topology
 from leveret.client.message import Properties

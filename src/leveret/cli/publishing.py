@@ -16,10 +16,10 @@ from functools import partial
 from typing import IO, Any, Final, NamedTuple, cast
 
 from leveret.amqp.tables import Value
-from leveret.cli.background import Background
-from leveret.cli.envelope import JSON_TYPE, BadEnvelope, of_message, parse_json, to_message
+from leveret.cli.background_calls import Background
+from leveret.cli.command_runner import FAILED, Interruption, unless
 from leveret.cli.inputs import Piece
-from leveret.cli.running import FAILED, Interruption, unless
+from leveret.cli.message_json import JSON_TYPE, BadEnvelope, of_message, parse_json, to_message
 from leveret.cli.screen import Gauge, Screen, counted
 from leveret.client import ClientError, Message, Publisher, Receipt, Status
 from leveret.client.message import Properties

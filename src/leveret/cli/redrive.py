@@ -14,9 +14,9 @@ from typing import Annotated, TypeAlias
 
 import typer
 
+from leveret.cli.command_runner import FAILED, Interruption, connected, queue_depth, run, unless
 from leveret.cli.filters import BadCondition, parse_conditions
 from leveret.cli.options import CONNECT_S, AsJson, ConnectS, RatePerS, Urls
-from leveret.cli.running import FAILED, Interruption, connected, queue_depth, run, unless
 from leveret.cli.screen import Gauge, Screen, counted
 from leveret.client import ClientError, Connection, Delivery, peeking
 from leveret.client.redrive import Redriven, home

@@ -15,7 +15,7 @@ from typing import Final, Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
-from leveret.cli.pages import show_json
+from leveret.cli.tables import show_json
 
 _SHOWN: Final = frozenset(("disconnected", "connected", "blocked", "unblocked", "not_consuming"))
 _REFRESHES_PER_S: Final = 8

@@ -1,7 +1,7 @@
 """`leveret serve`: the options of the broker as a process, and what its failures look like.
 
-The work is `serving`'s, which is imported only here and only when it is needed: with the broker the other
-commands would take half as long again to start.
+`broker_process` does the work. Only `leveret serve` imports it: with the broker the other commands would take
+half as long again to start.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Annotated, NoReturn, TypeAlias
 import typer
 
 from leveret.cli import preflight
+from leveret.cli.cpu_scheduling import keep_to, parse_cpus, set_priority
 from leveret.cli.preflight import Listener
-from leveret.cli.scheduling import keep_to, parse_cpus, set_priority
 from leveret.server.tls import OFF, TlsSettings
 from leveret.storage.errors import StorageError
 
@@ -113,7 +113,7 @@ def serve(
     data_dir: DataDir = Path("leveret-data"),
 ) -> None:
     """Run the broker until it is told to stop (Ctrl-C or SIGTERM)."""
-    from leveret.cli import serving
+    from leveret.cli import broker_process
     from leveret.fronts.flight.endpoint import FlightSettings
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
@@ -145,7 +145,7 @@ def serve(
     )
     try:
         failed = asyncio.run(
-            serving.serve(
+            broker_process.serve(
                 host,
                 port,
                 http_port,

@@ -12,8 +12,8 @@ import typer
 
 from leveret.cli.api import DEFAULT_HTTP, Api, Http, Vhost, Yes, make_sure, spoken
 from leveret.cli.options import AsJson
-from leveret.cli.pages import Page, show_json
 from leveret.cli.screen import Screen, counted
+from leveret.cli.tables import Page, show_json
 
 topic = typer.Typer(help="Make topics, and look at them.", no_args_is_help=True)
 

@@ -15,8 +15,8 @@ import typer
 
 from leveret.cli.api import DEFAULT_HTTP, Api, Http, Vhost, Yes, make_sure, spoken
 from leveret.cli.options import AsJson
-from leveret.cli.pages import Page, show_json
 from leveret.cli.screen import Screen
+from leveret.cli.tables import Page, show_json
 
 users = typer.Typer(help="Make users, and say what they may do.", no_args_is_help=True)
 
@@ -112,7 +112,7 @@ def recover(
 
     leveret users recover admin --data-dir leveret-data
     """
-    from leveret.cli.recovering import NoDataDirectory, make_administrator
+    from leveret.cli.admin_recovery import NoDataDirectory, make_administrator
     from leveret.storage.errors import StorageError
 
     screen = Screen(as_json=as_json)

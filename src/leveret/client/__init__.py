@@ -36,6 +36,7 @@ from leveret.client.errors import (
 )
 from leveret.client.hooks import Hooks
 from leveret.client.idempotence import MemorySeen, Seen, SqliteSeen
+from leveret.client.listener_options import Batch
 from leveret.client.message import Message
 from leveret.client.processing import BatchFailed
 from leveret.client.publisher import Publisher
@@ -60,7 +61,6 @@ from leveret.client.recoverers import (
 from leveret.client.redrive import Redriven, redrive
 from leveret.client.requester import Requester
 from leveret.client.retry import Retry
-from leveret.client.terms import Batch
 from leveret.client.topics import partition, topic
 from leveret.client.topology import Binding, Exchange, Queue, Topology, dead_letter_pair
 

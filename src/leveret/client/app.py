@@ -30,18 +30,18 @@ from leveret.amqp.tables import Value
 from leveret.client.blocking import BlockingPublisher, Bridge
 from leveret.client.codecs import Codecs
 from leveret.client.connection import Connection
-from leveret.client.ensured import EnsuredQueues
 from leveret.client.errors import ClientError
 from leveret.client.handlers import Handler
 from leveret.client.hooks import Hooks
 from leveret.client.idempotence import Seen
-from leveret.client.intake import Subscription
+from leveret.client.internal_queues import EnsuredQueues
 from leveret.client.listener import Listener, ListenerHealth
+from leveret.client.listener_options import PREFETCH, AckMode, Batch, Terms, group_prefetch
 from leveret.client.membership import Membership, Mode, Start
 from leveret.client.publisher import Publisher
 from leveret.client.recoverers import Recoverer, RejectAndDontRequeue
 from leveret.client.retry import Retry
-from leveret.client.terms import PREFETCH, AckMode, Batch, Terms, group_prefetch
+from leveret.client.subscription import Subscription
 from leveret.client.topology import Topology
 
 GRACE_S: Final = 30.0

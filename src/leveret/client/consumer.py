@@ -20,11 +20,11 @@ from typing import Self
 from leveret.amqp.tables import Value
 from leveret.client.codecs import Codecs
 from leveret.client.connection import Connection
-from leveret.client.delays import give_back_untouched
 from leveret.client.delivery import Delivery
 from leveret.client.errors import ClientError
-from leveret.client.intake import Intake, Subscription
 from leveret.client.requeue import mark_begun
+from leveret.client.retry_delays import give_back_untouched
+from leveret.client.subscription import Intake, Subscription
 
 
 class Consumer:

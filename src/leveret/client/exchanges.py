@@ -14,7 +14,7 @@ from typing import Final
 
 from leveret.client.channel import Channel
 from leveret.client.errors import ChannelClosed, ClientError
-from leveret.client.questions import is_there_an_exchange
+from leveret.client.passive_checks import is_there_an_exchange
 from leveret.client.session import Session
 
 _NOT_FOUND: Final = 404

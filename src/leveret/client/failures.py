@@ -17,13 +17,13 @@ from leveret.client.acks import Settled
 from leveret.client.callbacks import call_back, describe
 from leveret.client.counters import ListenerCounters
 from leveret.client.decisions import AckAnyway, Decided, Decision, Reject, Requeue, RetryLater
-from leveret.client.delays import Delays, give_back_untouched
 from leveret.client.delivery import Delivery
 from leveret.client.errors import AttemptsUsedUp, ClientError
 from leveret.client.hooks import Hooks, notice
-from leveret.client.loops import LoopDetector
 from leveret.client.recoverers import Failure, Recoverer
+from leveret.client.redelivery_loops import LoopDetector
 from leveret.client.retry import FATAL, Retry
+from leveret.client.retry_delays import Delays, give_back_untouched
 
 _PAUSE_S = 1.0
 """Before a message goes back because nothing else could be done with it."""

@@ -21,21 +21,21 @@ from leveret.client.codecs import Codecs
 from leveret.client.connection import Connection
 from leveret.client.counters import ListenerCounters
 from leveret.client.decisions import Decision
-from leveret.client.delays import DelayedRequeue, DelayQueues, Delays, give_back_untouched
+from leveret.client.delay_queue_returns import Returns
 from leveret.client.delivery import Delivery
-from leveret.client.ensured import EnsuredQueues
 from leveret.client.failures import Failures
 from leveret.client.handlers import Handler
 from leveret.client.hooks import notice
-from leveret.client.intake import Intake, Subscription
-from leveret.client.lanes import Lanes
-from leveret.client.loops import LoopDetector
+from leveret.client.internal_queues import EnsuredQueues
+from leveret.client.listener_options import Batch, Terms
+from leveret.client.partition_order import Lanes
 from leveret.client.processing import Processing
 from leveret.client.publisher import Publisher
 from leveret.client.recoverers import Failure
+from leveret.client.redelivery_loops import LoopDetector
 from leveret.client.requeue import CAPABILITY, settle_in_group
-from leveret.client.returns import Returns
-from leveret.client.terms import Batch, Terms
+from leveret.client.retry_delays import DelayedRequeue, DelayQueues, Delays, give_back_untouched
+from leveret.client.subscription import Intake, Subscription
 
 log = logging.getLogger("leveret.client")
 

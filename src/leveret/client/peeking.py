@@ -16,8 +16,8 @@ from leveret.amqp.tables import Value
 from leveret.client.acks import Ledger
 from leveret.client.codecs import Codecs
 from leveret.client.delivery import Delivery, Reader, Source
-from leveret.client.questions import depth
-from leveret.client.relief import qos
+from leveret.client.extra_consumers import qos
+from leveret.client.passive_checks import depth
 from leveret.client.session import Session
 
 CAPABILITY: Final = "queue_peek"

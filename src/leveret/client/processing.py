@@ -24,8 +24,8 @@ from leveret.client.errors import ConversionError, HandlerTimeout
 from leveret.client.failures import Failures, ends_us
 from leveret.client.handlers import Handler
 from leveret.client.hooks import Around, Hooks, notice
+from leveret.client.listener_options import Terms
 from leveret.client.requeue import mark_begun
-from leveret.client.terms import Terms
 
 
 class BatchFailed(Exception):

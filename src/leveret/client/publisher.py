@@ -20,10 +20,10 @@ from leveret.client.callbacks import call_back
 from leveret.client.codecs import Codecs
 from leveret.client.connection import Connection
 from leveret.client.counters import PublisherCounters
+from leveret.client.direct_replies import Replies
 from leveret.client.errors import ClientError, Closed, WindowFull
 from leveret.client.message import Envelopes, Message, Properties
 from leveret.client.receipt import ConfirmsFailed, PublishInterrupted, Receipt, Status
-from leveret.client.replies import Replies
 from leveret.client.sender import Sender
 
 ConfirmType = Literal["correlated", "simple", "none"]

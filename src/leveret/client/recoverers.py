@@ -17,12 +17,12 @@ from typing import Final, Protocol
 from leveret.amqp.names import to_bytes, to_text
 from leveret.amqp.tables import Timestamp, Value
 from leveret.client.callbacks import describe
-from leveret.client.copies import copy_of
 from leveret.client.decisions import Decision
-from leveret.client.delays import origin
 from leveret.client.delivery import ATTEMPTS, Delivery
+from leveret.client.message_copies import copy_of
 from leveret.client.publisher import Publisher
 from leveret.client.receipt import Receipt
+from leveret.client.retry_delays import origin
 
 ORIGINAL_QUEUE: Final = "x-original-queue"
 CAUSE_HEADERS: Final = (

@@ -20,15 +20,15 @@ from leveret.client.acks import Ledger, Settled
 from leveret.client.channel import Channel, Content
 from leveret.client.codecs import Codecs
 from leveret.client.connection import Connection
-from leveret.client.copies import copy_of
-from leveret.client.delays import give_back_untouched, is_delay_queue
 from leveret.client.delivery import ATTEMPTS, GROUP, STREAM, Delivery, Source
 from leveret.client.errors import ConnectionLost
+from leveret.client.message_copies import copy_of
+from leveret.client.passive_checks import depth
 from leveret.client.publisher import Publisher
-from leveret.client.questions import depth
 from leveret.client.receipt import Receipt
 from leveret.client.recoverers import CAUSE_HEADERS, ORIGINAL_QUEUE
 from leveret.client.requeue import ERROR
+from leveret.client.retry_delays import give_back_untouched, is_delay_queue
 
 _ROUND: Final = 100
 """So many are fetched at a time."""

@@ -20,10 +20,10 @@ from typing import Any, Self, Unpack
 from leveret.client.codecs import Codecs
 from leveret.client.connection import Connection
 from leveret.client.delivery import Delivery
+from leveret.client.direct_replies import REPLY_TO, Replies
 from leveret.client.errors import ClientError, Closed, ConnectionLost, NoReply
 from leveret.client.message import Properties
 from leveret.client.publisher import TIMEOUT_S, Publisher
-from leveret.client.replies import REPLY_TO, Replies
 
 
 @dataclass(slots=True)

@@ -23,15 +23,15 @@ from leveret.amqp.frames import BODY, END, FRAME, HEADER, METHOD, OVERHEAD_BYTES
 from leveret.amqp.methods import make
 from leveret.amqp.scanner import ACK
 from leveret.client.backoff import Backoff
-from leveret.client.blame import certainly_refused, doubt, judge
 from leveret.client.channel import Channel, Content
+from leveret.client.close_cause import certainly_refused, doubt, judge
 from leveret.client.connection import Connection
+from leveret.client.direct_replies import Replies
 from leveret.client.errors import ChannelClosed, ClientError, Closed, ConfirmTimeout, ConnectionBlocked
 from leveret.client.exchanges import KnownExchanges
 from leveret.client.hooks import notice
 from leveret.client.message import SEQ
 from leveret.client.receipt import Doubt, Receipt, Status
-from leveret.client.replies import Replies
 from leveret.client.session import Session
 from leveret.client.unconfirmed import Unconfirmed
 

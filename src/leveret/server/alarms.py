@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
-from leveret.server.memory import give_back, machine_bytes, own_bytes, resident_bytes
+from leveret.server.malloc_settings import give_back, machine_bytes, own_bytes, resident_bytes
 from leveret.server.turns import Turns
 
 log = logging.getLogger("leveret")

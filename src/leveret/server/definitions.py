@@ -33,7 +33,7 @@ from leveret.broker.definitions import Change, Row
 from leveret.server.definition_tables import FORMAT, TABLES, WITHOUT_CHECKSUMS, DamagedRow, Statement
 from leveret.storage.errors import StorageError, UnknownFormat, write_failed
 from leveret.storage.files import OsFiles
-from leveret.storage.reserve import Reserve
+from leveret.storage.space_reserve import Reserve
 
 APPLICATION: Final = int.from_bytes(b"LvDf", "big")  # PRAGMA application_id
 MEMORY: Final = ":memory:"

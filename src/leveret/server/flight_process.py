@@ -20,19 +20,19 @@ import msgspec
 import pyarrow as pa
 from pyarrow import flight
 
-from leveret.fronts.flight import wire
-from leveret.fronts.flight.broker_line import BrokerLine
+from leveret.fronts.flight import process_protocol
+from leveret.fronts.flight.broker_channel import BrokerLine
 from leveret.fronts.flight.process import FlightProcess
 from leveret.fronts.flight.process_limits import Memory
-from leveret.server.binding import bind
-from leveret.server.memory import give_back, own_bytes
+from leveret.server.listening_sockets import bind
+from leveret.server.malloc_settings import give_back, own_bytes
 
 _NICER: Final = 5
 """So far behind the broker in the line for a processor, and behind all who did not ask for another place."""
 
 
 def main() -> None:
-    settings = msgspec.convert(json.loads(sys.argv[1]), wire.ProcessSettings)
+    settings = msgspec.convert(json.loads(sys.argv[1]), process_protocol.ProcessSettings)
     line = socket.socket(fileno=settings.fd)
     signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # it may write to a terminal that is the broker's
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as for the broker: it kills neither
@@ -46,9 +46,9 @@ def main() -> None:
                 bound.close()
             server = FlightProcess(settings, broker, Memory(settings.memory_max_bytes, own_bytes, give_back))
         except (OSError, pa.ArrowException) as error:
-            broker.tell(wire.Failed(str(error)))
+            broker.tell(process_protocol.Failed(str(error)))
             return
-        broker.tell(wire.Ready(server.port))
+        broker.tell(process_protocol.Ready(server.port))
         broker.listen()
     os._exit(0)  # at once: calls under way wait for a broker that is gone, and the port must be free
 

@@ -2,7 +2,7 @@
 
 Argon2 and scrypt release the interpreter's lock, so the loop runs on while they work. There are half as many
 threads as processors: logins must not take all of them from the loop and the store. What waits is bounded.
-What becomes of a login is left to `leveret.broker.logins`.
+What becomes of a login is left to `leveret.broker.access.logins`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _Work = Callable[[], Callable[[], None]]
 
 
 class HashThreads:
-    """`threads.start(call)`, then it is a `leveret.broker.logins.Hasher`: `threads(job, done)`."""
+    """`threads.start(call)`, then it is a `leveret.broker.access.logins.Hasher`: `threads(job, done)`."""
 
     def __init__(self, count: int | None = None, *, waiting_max: int = _WAITING_MAX) -> None:
         """`count` threads, or as many as half of the processors, but at most 4."""

@@ -25,9 +25,9 @@ from typing import Any, Final
 import uvicorn
 
 from leveret.server.acceptor import Acceptor
-from leveret.server.binding import bind_host
 from leveret.server.descriptors import Descriptors
 from leveret.server.http_connection import HttpConnection, HttpLimits
+from leveret.server.listening_sockets import bind_host
 
 _GOODBYE_S = 2
 """How long requests that are being answered have to end."""

@@ -20,20 +20,20 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from leveret.broker.administration import unusable_patterns
+from leveret.broker.access.administration import unusable_patterns
 from leveret.broker.broker import Broker
-from leveret.broker.channel import Channel
 from leveret.broker.definitions import Change, Row
 from leveret.broker.limits import Limits
+from leveret.broker.sessions.channel import Channel
 from leveret.fronts.flight.endpoint import FlightEndpoint, FlightSettings
 from leveret.server.acceptor import Acceptor
 from leveret.server.alarms import MEMORY_SHARE_MAX, Alarms, Measure
-from leveret.server.binding import bind_host
 from leveret.server.clock import SteadyClock, StepWatch
-from leveret.server.damage import DamageReport
+from leveret.server.damage_log import DamageReport
 from leveret.server.descriptors import Descriptors
 from leveret.server.hashing import HashThreads
-from leveret.server.memory import machine_bytes
+from leveret.server.listening_sockets import bind_host
+from leveret.server.malloc_settings import machine_bytes
 from leveret.server.socket import HANDSHAKE_S, AmqpSocket
 from leveret.server.tls import OFF, TlsSettings
 from leveret.server.turns import Turns

@@ -18,7 +18,7 @@ from typing import Any
 from leveret.amqp.errors import InternalError
 from leveret.amqp.events import Event
 from leveret.amqp.frames import HEARTBEAT_FRAME
-from leveret.broker.turn_shares import SHARED_COST
+from leveret.broker.sessions.turn_shares import SHARED_COST
 from leveret.fronts.amqp.connection import Connection
 from leveret.fronts.amqp.wire import State
 from leveret.server.turns import Turns

@@ -14,9 +14,9 @@ from contextlib import suppress
 from typing import Protocol
 
 from leveret.broker.broker import Broker
-from leveret.broker.channel import Channel
-from leveret.broker.session import Session
-from leveret.server.commit import Committer
+from leveret.broker.sessions.channel import Channel
+from leveret.broker.sessions.session import Session
+from leveret.server.group_commit import Committer
 from leveret.storage.errors import StorageError, WriteFailed
 
 log = logging.getLogger("leveret")

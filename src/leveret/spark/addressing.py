@@ -13,14 +13,14 @@ from pyspark.sql.types import StructType
 from leveret.client import ChannelClosed, ClientError, ConnectionLost
 from leveret.client.blocking import BlockingConnection
 from leveret.client.channel import Channel
-from leveret.client.questions import WITHOUT_TRANSACTIONS, is_there_an_exchange, try_publishing
+from leveret.client.passive_checks import WITHOUT_TRANSACTIONS, is_there_an_exchange, try_publishing
 from leveret.flight.actions import Address, Done
-from leveret.spark.calls import Calls
-from leveret.spark.consuming import answered
 from leveret.spark.endpoint import Endpoint
 from leveret.spark.errors import BrokerAway, BrokerRefused
+from leveret.spark.flight_calls import Calls
 from leveret.spark.options import SinkOptions
-from leveret.spark.published import connected
+from leveret.spark.publishing_sink import connected
+from leveret.spark.queue_consumer import answered
 
 _TOPIC: Final = "access to topic "
 """How RabbitMQ refuses a routing key: with an authorisation of its own, on exchanges of type topic."""

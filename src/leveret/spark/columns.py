@@ -29,7 +29,7 @@ from pyspark.sql.types import (
 from leveret.spark.decoding import JsonBodies, check_json, text
 from leveret.spark.errors import BadSchema
 from leveret.spark.options import SourceOptions
-from leveret.spark.properties import property_columns
+from leveret.spark.property_columns import property_columns
 
 _STRINGS: Final = MapType(StringType(), StringType())
 _BEFORE: Final[dict[str, DataType]] = {

@@ -27,7 +27,7 @@ from leveret.spark import columns
 from leveret.spark.endpoint import Endpoint, find
 from leveret.spark.errors import BadOption, SparkSideError
 from leveret.spark.options import SinkOptions, SourceOptions
-from leveret.spark.runner import end_quietly_without_spark
+from leveret.spark.stream_runner import end_quietly_without_spark
 
 NAME: Final = "leveret"
 _COMMITTING: Final = "pyspark.sql.worker.python_streaming_sink_runner"
@@ -148,12 +148,12 @@ class LeveretDataSource(DataSource):
                 f"option spoolLocation is missing: {endpoint.product} can't give a batch twice",
                 hint="a directory that driver and executors share",
             )
-        from leveret.spark.spooled import SpoolStreamReader
+        from leveret.spark.spool_stream import SpoolStreamReader
 
         return SpoolStreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        from leveret.spark import addressing, published, sink
+        from leveret.spark import addressing, publishing_sink, sink
 
         options = self._sink(overwrite)
         endpoint = find(options)
@@ -161,12 +161,12 @@ class LeveretDataSource(DataSource):
         if endpoint.is_leveret:
             writer = sink.StageWriter(options, schema, endpoint)
         else:
-            writer = published.PublishWriter(options, schema)
+            writer = publishing_sink.PublishWriter(options, schema)
         addressing.check(schema, options, endpoint)
         return writer
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
-        from leveret.spark import addressing, published, sink
+        from leveret.spark import addressing, publishing_sink, sink
 
         options = self._sink(overwrite)
         endpoint = find(options)
@@ -174,7 +174,7 @@ class LeveretDataSource(DataSource):
         if endpoint.is_leveret:
             writer = sink.StageStreamWriter(options, schema, endpoint)
         else:
-            writer = published.PublishStreamWriter(options, schema)
+            writer = publishing_sink.PublishStreamWriter(options, schema)
         if not _is_committing():
             addressing.check(schema, options, endpoint)
         return writer

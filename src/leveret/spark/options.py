@@ -19,10 +19,10 @@ from urllib.parse import quote, urlsplit, urlunsplit
 from pyspark.sql.types import StructType
 
 from leveret.client.endpoint import Endpoint as AmqpEndpoint
-from leveret.spark import values
+from leveret.spark import option_values
 from leveret.spark.errors import BadOption
-from leveret.spark.place import without_keys
-from leveret.spark.values import DAY_S, Position
+from leveret.spark.option_values import DAY_S, Position
+from leveret.spark.shared_directory import without_keys
 
 URL: Final = "amqp://guest:guest@localhost:5672/"
 _HIDDEN: Final = "***"
@@ -220,46 +220,46 @@ class SinkOptions(BrokerOptions):
 
 _Table = Mapping[str, tuple[str, Callable[[str], Any]]]
 _BROKER: Final[_Table] = {
-    "url": ("url", values.text),
-    "user": ("user", values.text),
-    "password": ("password", values.any_text),
-    "tlsCaFile": ("tls_ca_file", values.text),
-    "flightUrl": ("flight_url", values.flight_url),
-    "brokerTimeout": ("broker_timeout_s", values.duration),
+    "url": ("url", option_values.text),
+    "user": ("user", option_values.text),
+    "password": ("password", option_values.any_text),
+    "tlsCaFile": ("tls_ca_file", option_values.text),
+    "flightUrl": ("flight_url", option_values.flight_url),
+    "brokerTimeout": ("broker_timeout_s", option_values.duration),
 }
 _SOURCE: Final[_Table] = {
     **_BROKER,
-    "queue": ("queue", values.text),
-    "stream": ("stream", values.text),
-    "topic": ("topic", values.text),
-    "cursor": ("cursor", values.text),
-    "spoolLocation": ("spool_location", values.text),
-    "startingPosition": ("starting", values.position),
-    "startingOffset": ("starting_offset", values.offset),
-    "endingOffset": ("ending_offset", values.offset),
-    "startingTimestamp": ("starting_timestamp", values.instant),
-    "endingTimestamp": ("ending_timestamp", values.instant),
-    "maxMessagesPerTrigger": ("max_messages", values.count),
-    "maxBytesPerTrigger": ("max_bytes", values.size),
-    "minPartitions": ("min_partitions", values.count),
-    "decode": ("decode", values.one_of("binary", "text", "json")),
-    "jsonSchema": ("json_schema", values.text),
-    "includeProperties": ("include_properties", values.flag),
-    "pushdown": ("pushdown", values.flag),
-    "leaseTimeout": ("lease_timeout_s", values.duration),
-    "dedupWindow": ("dedup_window_s", values.duration),
-    "failOnDataLoss": ("fail_on_data_loss", values.flag),
-    "ackMode": ("ack_mode", values.one_of("commit", "none")),
+    "queue": ("queue", option_values.text),
+    "stream": ("stream", option_values.text),
+    "topic": ("topic", option_values.text),
+    "cursor": ("cursor", option_values.text),
+    "spoolLocation": ("spool_location", option_values.text),
+    "startingPosition": ("starting", option_values.position),
+    "startingOffset": ("starting_offset", option_values.offset),
+    "endingOffset": ("ending_offset", option_values.offset),
+    "startingTimestamp": ("starting_timestamp", option_values.instant),
+    "endingTimestamp": ("ending_timestamp", option_values.instant),
+    "maxMessagesPerTrigger": ("max_messages", option_values.count),
+    "maxBytesPerTrigger": ("max_bytes", option_values.size),
+    "minPartitions": ("min_partitions", option_values.count),
+    "decode": ("decode", option_values.one_of("binary", "text", "json")),
+    "jsonSchema": ("json_schema", option_values.text),
+    "includeProperties": ("include_properties", option_values.flag),
+    "pushdown": ("pushdown", option_values.flag),
+    "leaseTimeout": ("lease_timeout_s", option_values.duration),
+    "dedupWindow": ("dedup_window_s", option_values.duration),
+    "failOnDataLoss": ("fail_on_data_loss", option_values.flag),
+    "ackMode": ("ack_mode", option_values.one_of("commit", "none")),
 }
 _SINK: Final[_Table] = {
     **_BROKER,
-    "exchange": ("exchange", values.any_text),
-    "routingKey": ("routing_key", values.any_text),
-    "mandatory": ("mandatory", values.flag),
-    "unroutableExchange": ("unroutable_exchange", values.text),
-    "stageTimeout": ("stage_timeout_s", values.duration),
-    "queryName": ("query_name", values.text),
-    "batchId": ("batch_id", values.offset),
+    "exchange": ("exchange", option_values.any_text),
+    "routingKey": ("routing_key", option_values.any_text),
+    "mandatory": ("mandatory", option_values.flag),
+    "unroutableExchange": ("unroutable_exchange", option_values.text),
+    "stageTimeout": ("stage_timeout_s", option_values.duration),
+    "queryName": ("query_name", option_values.text),
+    "batchId": ("batch_id", option_values.offset),
 }
 _RANGES: Final = ("startingOffset", "endingOffset", "startingTimestamp", "endingTimestamp")
 _OF_STREAMS: Final = ("cursor", "maxMessagesPerTrigger", "maxBytesPerTrigger", "spoolLocation")

@@ -19,11 +19,11 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 
 from leveret.flight import actions, tickets
 from leveret.spark import limits, ranges
-from leveret.spark.calls import Calls
 from leveret.spark.endpoint import Endpoint
 from leveret.spark.errors import WrongCheckpoint
+from leveret.spark.flight_calls import Calls
 from leveret.spark.options import SourceOptions
-from leveret.spark.tasks import Messages, Planned, divided, read_messages
+from leveret.spark.read_tasks import Messages, Planned, divided, read_messages
 
 _WEIGHED_MAX: Final = 65_536
 """So many messages a batch has at most that is limited in bytes, as those of leases."""

@@ -27,11 +27,11 @@ from pyspark.sql.types import StructType
 
 from leveret.flight.actions import Abort, Commit, Committed, Done
 from leveret.flight.tickets import StageDescriptor
-from leveret.spark.calls import Calls
 from leveret.spark.endpoint import Endpoint, find
 from leveret.spark.errors import BrokerAway, SparkSideError
+from leveret.spark.flight_calls import Calls
+from leveret.spark.message_rows import Rows, check, slices
 from leveret.spark.options import SinkOptions
-from leveret.spark.rows import Rows, check, slices
 
 log = logging.getLogger("leveret.spark")
 

@@ -19,11 +19,11 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from leveret.flight import actions
 from leveret.spark import topics
-from leveret.spark.calls import Calls
 from leveret.spark.endpoint import Endpoint
+from leveret.spark.flight_calls import Calls
 from leveret.spark.options import SourceOptions
 from leveret.spark.pushdown import OFFSET_MAX, Narrowed, Pushdown, instant
-from leveret.spark.tasks import Messages, Planned, divided, read_messages
+from leveret.spark.read_tasks import Messages, Planned, divided, read_messages
 
 _LATEST: Final = datetime.max.replace(tzinfo=UTC)
 _CLOCKS_GO_BACK: Final = timedelta(minutes=10)

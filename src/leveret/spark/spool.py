@@ -7,7 +7,7 @@
         known/<n>-<m>-<i>-<epoch>.ids  ids of many settled batches
         settled/<n>-<epoch>-<m>.json   batches up to n are settled; what is known of them; the run's m-th
 
-Owns these files and what they say; who consumes and acks is `spooled`. The rule: a file is written once,
+Owns these files and what they say; who consumes and acks is `spool_stream`. The rule: a file is written once,
 under another name first, and is whole when it has its own. A batch exists when its manifest does; of
 two with one number the one of the higher epoch counts.
 """
@@ -26,8 +26,8 @@ import pyarrow as pa
 
 from leveret.spark.deliveries import SCHEMA
 from leveret.spark.errors import SparkSideError
-from leveret.spark.known import Ids, Run, found_in, in_order, merged, pack, to_merge, unpack
-from leveret.spark.place import Place, component
+from leveret.spark.seen_ids import Ids, Run, found_in, in_order, merged, pack, to_merge, unpack
+from leveret.spark.shared_directory import Place, component
 
 NEW: Final = 0
 SETTLED: Final = -1

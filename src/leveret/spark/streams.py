@@ -31,9 +31,9 @@ from pyspark.sql.streaming.datasource import (
 from leveret.spark.columns import Columns
 from leveret.spark.deliveries import of_stream
 from leveret.spark.errors import BrokerAway, DataLost, WrongCheckpoint
-from leveret.spark.following import Follower, StreamEnds, offset_of
 from leveret.spark.options import SourceOptions
 from leveret.spark.pushdown import Narrowed, Pushdown
+from leveret.spark.stream_consumer import Follower, StreamEnds, offset_of
 
 log = logging.getLogger("leveret.spark")
 

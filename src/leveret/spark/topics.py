@@ -21,13 +21,13 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 
 from leveret.flight import actions
 from leveret.spark import limits
-from leveret.spark.calls import Calls
 from leveret.spark.endpoint import Endpoint
 from leveret.spark.errors import BrokerRefused, DataLost, WrongCheckpoint
+from leveret.spark.flight_calls import Calls
+from leveret.spark.option_values import Position
 from leveret.spark.options import SourceOptions
+from leveret.spark.read_tasks import Messages, Planned, divided, read_messages
 from leveret.spark.refusals import explained
-from leveret.spark.tasks import Messages, Planned, divided, read_messages
-from leveret.spark.values import Position
 
 log = logging.getLogger("leveret.spark")
 

@@ -25,13 +25,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from leveret.storage.ackset import AckSet
+from leveret.storage.ack_set import AckSet
 from leveret.storage.errors import BadRequest, Damage, OffsetOutOfRange
 from leveret.storage.files import File, Files
-from leveret.storage.offsets import Range
+from leveret.storage.log_view import LogView, SegmentGone
+from leveret.storage.offset_set import Range
 from leveret.storage.records import FIRST, ROW_BYTES
 from leveret.storage.segment import BLOCK, Block, Segment, SegmentInfo, is_sound
-from leveret.storage.view import LogView, SegmentGone
 
 SCHEMA = pa.schema(
     [

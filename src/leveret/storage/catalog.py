@@ -2,8 +2,9 @@
 
 A checkpoint is the store's word on everything up to one ticket: logs, their segments with lengths, their
 cursors' snapshots. Whatever stands in the files beyond it counts for nothing; whatever came later is in the
-WAL. It is one JSON document in a file that is written whole (`durable.py`). The last two are kept, with all
-they name, so that a damaged one costs nothing: the one before and a longer piece of the WAL tell the same.
+WAL. It is one JSON document in a file that is written whole (`durable_io.py`). The last two checkpoints are
+kept, with all files that they name: if the last one is damaged, the one before and a longer piece of the WAL
+replace it.
 
 Changes between checkpoints travel through the WAL as records of log 0, one JSON object each:
 {"create": spec}, {"alter": spec}, {"delete": id}, {"reserve": [id, offset]}. Each stands there twice, and
@@ -20,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from leveret.storage import formats
-from leveret.storage.durable import WholeFile, read_whole, write_whole
+from leveret.storage.durable_io import WholeFile, read_whole, write_whole
 from leveret.storage.errors import Damage
 from leveret.storage.files import Files
 from leveret.storage.formats import FileHeader

@@ -24,7 +24,7 @@ from leveret.storage.catalog import (
     write_checkpoint,
 )
 from leveret.storage.cursor import Cursor
-from leveret.storage.durable import WholeFile, sync_all, write_whole
+from leveret.storage.durable_io import WholeFile, sync_all, write_whole
 from leveret.storage.errors import StorePoisoned, write_failed
 from leveret.storage.files import Files
 from leveret.storage.formats import FileHeader

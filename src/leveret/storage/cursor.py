@@ -19,7 +19,7 @@ from leveret.storage.cursor_views import InFlight, Returns, Settled, Waiting
 from leveret.storage.errors import BadName, BadRequest, OffsetOutOfRange, UnknownCursor
 from leveret.storage.journal import Attempt, Entry, Kind, Outcome, Promise
 from leveret.storage.log import Log
-from leveret.storage.offsets import OFFSET_LIMIT, OffsetSet, Range
+from leveret.storage.offset_set import OFFSET_LIMIT, OffsetSet, Range
 from leveret.storage.progress import Progress
 
 MARK_AHEAD = 65_536

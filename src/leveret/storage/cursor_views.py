@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from leveret.storage.ackset import AckSet
-from leveret.storage.offsets import Range
+from leveret.storage.ack_set import AckSet
+from leveret.storage.offset_set import Range
 from leveret.storage.progress import Progress
 
 

@@ -12,7 +12,7 @@ multiples of 512 bytes, so that a sector that was synced is never written again.
 All checksums are xxh3, seeded with the generation of the file, which is new at every reuse: a stale frame
 can't pass. The content's checksum covers everything after the heads. Heads and groups stand twice, because
 without them a single flipped byte would cost the whole round instead of one record. What can be done for a
-frame in which a byte has changed is in `mending.py`.
+frame in which a byte has changed is in `frame_repair.py`.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from enum import IntEnum
 from itertools import chain
 from typing import NamedTuple
 
-from leveret.storage.offsets import Range
+from leveret.storage.offset_set import Range
 from leveret.storage.records import PERSISTENT, Message, Record
 
 ENTRY_BYTES = 40

@@ -18,12 +18,13 @@ from itertools import chain, pairwise, starmap
 from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
-from leveret.storage.briefs import Brief, Tables, of_rows
 from leveret.storage.catalog import LogImage
 from leveret.storage.errors import BadRequest, OffsetOutOfRange
 from leveret.storage.files import Files
-from leveret.storage.offsets import OffsetSet, Range
+from leveret.storage.log_view import LogView
+from leveret.storage.offset_set import OffsetSet, Range
 from leveret.storage.progress import Progress
+from leveret.storage.record_summaries import Brief, Tables, of_rows
 from leveret.storage.records import (
     FLAGS_BYTE,
     PERSISTENT_FLAGS,
@@ -35,7 +36,6 @@ from leveret.storage.records import (
     size_of,
 )
 from leveret.storage.segment import Block, Report, Segment, SegmentInfo
-from leveret.storage.view import LogView
 
 APPEND_BYTES_MAX = 1 << 30
 _FEW = 4

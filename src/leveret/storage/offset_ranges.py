@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from leveret.storage.offsets import Range
+from leveret.storage.offset_set import Range
 
 
 def ranges_of(offsets: Iterable[int]) -> list[Range]:

@@ -16,12 +16,12 @@ from heapq import heapify, heappop, heappush
 from itertools import chain, starmap
 from struct import Struct
 
-from leveret.storage.ackset import AckSet
-from leveret.storage.delays import DUE_SHIFT, latest, packed, unpacked
+from leveret.storage.ack_set import AckSet
 from leveret.storage.errors import BadRequest, NotInFlight
 from leveret.storage.journal import Attempt, Entry, Kind, Outcome
-from leveret.storage.offsetmap import OffsetMap, V
-from leveret.storage.offsets import OFFSET_LIMIT, OffsetSet, Range, first_missing, remove_from
+from leveret.storage.offset_map import OffsetMap, V
+from leveret.storage.offset_set import OFFSET_LIMIT, OffsetSet, Range, first_missing, remove_from
+from leveret.storage.packed_delays import DUE_SHIFT, latest, packed, unpacked
 from leveret.storage.records import Message
 
 _SECTIONS, _TAIL, _REASON = Struct("<QQQQQQQ"), Struct("<QQQ"), Struct("<QB")
@@ -55,7 +55,9 @@ class Progress:
         self.retired_below = 0
         """One above the highest that retention took before anybody had settled it."""
         self._passed = 0  # where the search for the watermark goes on
-        self._due: list[int] = []  # a heap of delays, see `delays.py`; some of what one names may be over
+        self._due: list[
+            int
+        ] = []  # a heap of delays, see `packed_delays.py`; some of what one names may be over
         self._ready = [OffsetSet() for _ in range(priorities + 1)]
         self._levels = [OffsetSet() for _ in range(priorities + 1)]  # unsettled, by priority; [0] unused
 

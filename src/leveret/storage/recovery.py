@@ -4,7 +4,7 @@ Changes nothing. A round of the WAL names the round before it, so the rounds tha
 last one backwards; one that was tried, failed, and written again with the next is not among them. A damaged
 frame that has others behind it was synced once: what can be read of it is used, what can't is named. The last
 one may never have become durable, and then it must not count in part: it counts when it is intact, or can be
-mended (`mending.py`), or when its file was cut, which no crash does.
+mended (`frame_repair.py`), or when its file was cut, which no crash does.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from dataclasses import dataclass, field
 
 from leveret.storage import formats
 from leveret.storage.catalog import CATALOG_LOG, LOGS, Checkpoint, LogImage, read_checkpoints, snapshot_path
-from leveret.storage.durable import read_whole
+from leveret.storage.durable_io import read_whole
 from leveret.storage.errors import Damage, UnknownFormat
 from leveret.storage.files import Files
 from leveret.storage.formats import HEADER_BYTES, VERSION, FileHeader
+from leveret.storage.frame_repair import mend
 from leveret.storage.frames import Frame, batches_of
 from leveret.storage.journal import ENTRY_BYTES, Entry
 from leveret.storage.log import Log
-from leveret.storage.mending import mend
 from leveret.storage.progress import Progress
 from leveret.storage.records import Batch, Record
 from leveret.storage.segment import Report
 from leveret.storage.wal import DIRECTORY, Wal
 
 PICTURES = "pictures"
-"""Where pictures of the store are while an audit reads them: see `picture.py`."""
+"""Where pictures of the store are while an audit reads them: see `store_snapshot.py`."""
 MENDED = "a WAL frame was damaged here and could be mended"
 UNFINISHED = "the WAL ends with a round that is not intact: it was never released, or it is damaged and lost"
 

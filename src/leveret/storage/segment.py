@@ -28,7 +28,7 @@ from leveret.storage import formats, records
 from leveret.storage.errors import Damage, write_failed
 from leveret.storage.files import File, Files
 from leveret.storage.formats import HEADER_BYTES, FileHeader
-from leveret.storage.offsets import OffsetSet, Range
+from leveret.storage.offset_set import OffsetSet, Range
 from leveret.storage.records import (
     DIGEST,
     DIGEST_BYTES,

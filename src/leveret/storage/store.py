@@ -34,12 +34,12 @@ from leveret.storage.errors import (
 from leveret.storage.files import Files, Lock
 from leveret.storage.journal import ENTRY_BYTES, Entry, Kind, Outcome
 from leveret.storage.log import BlockCache, Log, measure
-from leveret.storage.offsets import OffsetSet, Range
+from leveret.storage.offset_set import OffsetSet, Range
 from leveret.storage.progress import Progress
 from leveret.storage.records import PERSISTENT, Batch, Message
 from leveret.storage.recovery import Recovered, load_progress, recover, remove_strays
-from leveret.storage.reserve import Reserve
 from leveret.storage.retention import Retention
+from leveret.storage.space_reserve import Reserve
 from leveret.storage.transaction import Transaction
 from leveret.storage.wal import Wal
 

@@ -19,7 +19,7 @@ from leveret.storage.cursor import Cursor
 from leveret.storage.errors import BadRequest
 from leveret.storage.journal import Entry, Kind, Outcome
 from leveret.storage.log import APPEND_BYTES_MAX, Log, measure
-from leveret.storage.offsets import Range
+from leveret.storage.offset_set import Range
 from leveret.storage.records import Message
 
 

@@ -23,7 +23,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from leveret.storage import formats, frames
-from leveret.storage.durable import sync_all, sync_file
+from leveret.storage.durable_io import sync_all, sync_file
 from leveret.storage.errors import (
     BadRequest,
     Damage,

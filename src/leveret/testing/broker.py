@@ -22,8 +22,8 @@ from random import Random
 from types import TracebackType
 from typing import Any, TypeVar
 
-from leveret.broker.destination import Destination
 from leveret.broker.limits import Limits
+from leveret.broker.vhosts.destination import Destination
 from leveret.fronts.flight.endpoint import FlightEndpoint, FlightSettings
 from leveret.server.definitions import Definitions
 from leveret.server.server import DefinitionStore, Server

@@ -15,7 +15,7 @@ from leveret.broker.definitions import (
     UserRow,
     VhostRow,
 )
-from leveret.broker.terms import identity
+from leveret.broker.queues.erlang_terms import identity
 from leveret.storage.errors import StorageError, StorageFull
 
 _ORDER = (VhostRow, UserRow, PermissionRow, ExchangeRow, QueueRow, BindingRow)

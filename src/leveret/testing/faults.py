@@ -25,8 +25,8 @@ from leveret.storage.records import Message, Record
 from leveret.testing.disk import Operation, SimulatedDisk
 
 if TYPE_CHECKING:
-    from leveret.broker.queue import Queue
-    from leveret.broker.vhost import VirtualHost
+    from leveret.broker.queues.queue import Queue
+    from leveret.broker.vhosts.vhost import VirtualHost
     from leveret.server.server import Server
     from leveret.server.turns import Turns
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from leveret.audit.findings import Findings, Hole, QueueAccount
-from leveret.cli.demo import jobs, letters, verdict
+from leveret.cli.demo import dead_letters, jobs, verdict
 from leveret.cli.demo.orders import TORN, UNPAID, UNROUTABLE
 from leveret.cli.demo.publishers import Receipts
 from leveret.cli.demo.topology import DEAD, GROUP, LAKE, PARTITIONS, REJECTS, WORK
@@ -115,7 +115,9 @@ def one_dead_letter_among_the_rejects() -> Findings:
 
 
 RECEIPTS = Receipts(confirmed=ROUTABLE, returned=UNROUTABLE, republished=7)
-WORKED = Worked(done=Tally(VALID, VALID, 0, 0, 12), dead={letters.REJECTED: Tally(BAD, BAD, 0, 0, 0)}, left=0)
+WORKED = Worked(
+    done=Tally(VALID, VALID, 0, 0, 12), dead={dead_letters.REJECTED: Tally(BAD, BAD, 0, 0, 0)}, left=0
+)
 GROUPED = Grouped(
     done=Tally(ROUTABLE - 1, ROUTABLE - 1, 0, 0, 3),
     hangs=("member-2",),
@@ -161,7 +163,10 @@ def test_without_spark_the_verdict_is_made_of_what_is_left():
         (replace(SEEN, worked=replace(WORKED, left=1)), "work"),
         (replace(SEEN, worked=replace(WORKED, done=Tally(VALID, VALID - 1, 1, 0, 0))), "work"),
         (replace(SEEN, worked=replace(WORKED, done=Tally(VALID, VALID, 1, 1, 0))), "work"),
-        (replace(SEEN, worked=replace(WORKED, dead={letters.REJECTED: Tally(BAD, BAD, 0, 0, 1)})), "work"),
+        (
+            replace(SEEN, worked=replace(WORKED, dead={dead_letters.REJECTED: Tally(BAD, BAD, 0, 0, 1)})),
+            "work",
+        ),
         (replace(SEEN, worked=replace(WORKED, dead=WORKED.dead | {"expired": Tally(0, 1, 0, 1, 0)})), "work"),
         (replace(SEEN, piped=replace(PIPED, table=Tally(VALID, VALID - 1, 1, 0, 0))), "table"),
         (replace(SEEN, piped=replace(PIPED, table=Tally(VALID, VALID, 0, 0, 1))), "table"),
@@ -242,4 +247,4 @@ def test_a_reason_that_nobody_expects_and_one_that_nobody_has_are_wrong():
 
 
 def test_a_letter_without_a_reason_is_one_that_nobody_expects():
-    assert letters.of_death({}) == letters.of_pipeline({}) == "no reason is given"
+    assert dead_letters.of_death({}) == dead_letters.of_pipeline({}) == "no reason is given"

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from leveret.broker import deadletters
-from leveret.broker.deliverer import Deliverer
+from leveret.broker.queues import dead_letters
+from leveret.broker.queues.deliverer import Deliverer
 from leveret.flight import actions
 from leveret.storage.journal import Kind
 from leveret.testing.broker import Broker
@@ -28,13 +28,13 @@ def mixed(leveret_broker: Broker, leveret_clock: VirtualClock) -> Asked:
 
 def test_a_lease_that_would_be_of_dead_messages_alone_is_of_those_behind_them(mixed, monkeypatch):
     opened = mixed.open()
-    buried, bury = [], deadletters._bury
+    buried, bury = [], dead_letters._bury
 
     def watched(*said: Any, **more: Any) -> None:
         buried.append(said)
         bury(*said, **more)
 
-    monkeypatch.setattr(deadletters, "_bury", watched)
+    monkeypatch.setattr(dead_letters, "_bury", watched)
     assert mixed.lease(opened, 0, max_messages=1).messages == 1
     assert mixed.lease(opened, 1, max_messages=1000).messages == 2
     assert mixed.offsets(opened, 1, 2) == [3001, 3002]
@@ -42,7 +42,7 @@ def test_a_lease_that_would_be_of_dead_messages_alone_is_of_those_behind_them(mi
 
 
 def test_who_would_have_to_wait_for_many_dead_ones_is_told_to_ask_again(mixed, monkeypatch):
-    monkeypatch.setattr("leveret.broker.leases._DEAD_MAX", 300)
+    monkeypatch.setattr("leveret.broker.queries.leases._DEAD_MAX", 300)
     opened = mixed.open()
     end, answers = 1, []
     mixed.lease(opened, 0, max_messages=1)

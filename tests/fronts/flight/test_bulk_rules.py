@@ -6,12 +6,12 @@ import pika
 import pytest
 
 from leveret.amqp.properties import encode
+from leveret.broker.access.passwords import hash_password
 from leveret.broker.definitions import PermissionRow, UserRow
 from leveret.broker.errors import QueryRefused
-from leveret.broker.passwords import hash_password
-from leveret.broker.row_routing import Terms
-from leveret.broker.stage_notes import StageName
-from leveret.broker.stages import Stages
+from leveret.broker.queries.row_routing import Terms
+from leveret.broker.queries.staged_batch_notes import StageName
+from leveret.broker.queries.staged_batches import Stages
 from leveret.flight import actions
 from leveret.flight.tickets import StageDescriptor
 from leveret.fronts.flight.answers import Answers
@@ -124,7 +124,7 @@ class TestStages:
         assert asked(actions.Commit("/", "writer", 2, []), "ann") == actions.Committed(0, False), "still hers"
 
     def test_names_that_a_user_makes_up_push_out_no_others(self, asked, monkeypatch):
-        monkeypatch.setattr("leveret.broker.stages.QUERIES_MAX", 10)
+        monkeypatch.setattr("leveret.broker.queries.staged_batches.QUERIES_MAX", 10)
         for name in ("ann", "bob"):
             add_user(asked.broker, name)
         for number in range(5):
@@ -144,7 +144,7 @@ class TestStages:
         assert asked.held() == 3
 
     def test_a_query_is_remembered_while_another_user_has_more_of_them(self, asked, monkeypatch):
-        monkeypatch.setattr("leveret.broker.stages.QUERIES_MAX", 10)
+        monkeypatch.setattr("leveret.broker.queries.staged_batches.QUERIES_MAX", 10)
         for name in ("ann", "bob"):
             add_user(asked.broker, name)
         asked(actions.Commit("/", "ann's", 7, []), "ann")
@@ -428,7 +428,7 @@ class TestMemory:
             assert len(loads) <= 1, "the first message may be one that expires"
 
     def test_a_lease_of_a_queue_with_priorities_is_bounded(self, leveret_broker, monkeypatch):
-        monkeypatch.setattr("leveret.broker.weighing.COUNT_MAX", 10)
+        monkeypatch.setattr("leveret.broker.queues.message_sizes.COUNT_MAX", 10)
         declare(leveret_broker, [b"x"] * 25, {"x-max-priority": 5})
         asked = Asked(leveret_broker)
         opened = asked.open()
@@ -445,7 +445,7 @@ class TestMemory:
         ids=["ttl", "bytes", "expiration"],
     )
     def test_where_messages_must_be_looked_at_a_lease_is_small(self, tmp_path, monkeypatch, arguments, said):
-        monkeypatch.setattr("leveret.broker.deliverer.LOOKED_AT_BYTES", 10 * BODY_BYTES)
+        monkeypatch.setattr("leveret.broker.queues.deliverer.LOOKED_AT_BYTES", 10 * BODY_BYTES)
         with self.restarted(tmp_path, arguments, **said) as broker:
             asked = Asked(broker)
             opened = asked.open()
@@ -456,7 +456,7 @@ class TestMemory:
 
     @pytest.mark.real
     def test_where_messages_have_come_back_that_may_be_worn_out_a_lease_is_small(self, tmp_path, monkeypatch):
-        monkeypatch.setattr("leveret.broker.deliverer.LOOKED_AT_BYTES", 10 * BODY_BYTES)
+        monkeypatch.setattr("leveret.broker.queues.deliverer.LOOKED_AT_BYTES", 10 * BODY_BYTES)
         with self.restarted(tmp_path, {"x-delivery-limit": 5}) as broker:
             asked = Asked(broker)
             opened = asked.open()

@@ -20,8 +20,8 @@ from pika.adapters.blocking_connection import BlockingChannel
 from pyarrow import flight
 
 from leveret.amqp.properties import encode
+from leveret.broker.access.passwords import hash_password
 from leveret.broker.definitions import PermissionRow, UserRow
-from leveret.broker.passwords import hash_password
 from leveret.flight import actions, schemas
 from leveret.flight.tickets import ReadTicket, StageDescriptor, pack_ranges, unpack_ranges
 from leveret.fronts.flight import staged_rows

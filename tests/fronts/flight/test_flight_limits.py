@@ -21,8 +21,8 @@ from pyarrow import flight
 from leveret.amqp.properties import encode
 from leveret.flight import actions, schemas, tickets
 from leveret.flight.tickets import ReadTicket, StageDescriptor, pack_ranges
-from leveret.fronts.flight import callers, process, process_limits, wire
-from leveret.fronts.flight.broker_line import BrokerLine
+from leveret.fronts.flight import call_limits, process, process_limits, process_protocol
+from leveret.fronts.flight.broker_channel import BrokerLine
 from leveret.fronts.flight.connection_limits import ConnectionWatcher, Limits, OwnSockets
 from leveret.fronts.flight.process_limits import Memory
 from leveret.testing.broker import Broker
@@ -201,11 +201,11 @@ class TestOneProcess:
         ours, brokers = socket.socketpair()
 
         def start(limits: Limits | None = None, calls_max: int = 512, strangers_max: int = 64) -> int:
-            monkeypatch.setattr(callers, "CALLS_MAX", calls_max)
-            monkeypatch.setattr(callers, "STRANGERS_MAX", strangers_max)
+            monkeypatch.setattr(call_limits, "CALLS_MAX", calls_max)
+            monkeypatch.setattr(call_limits, "STRANGERS_MAX", strangers_max)
             if limits is not None:
                 monkeypatch.setattr(process, "Limits", lambda **_: limits)
-            settings = wire.ProcessSettings(
+            settings = process_protocol.ProcessSettings(
                 directory=str(tmp_path),
                 host="127.0.0.1",
                 port=0,
@@ -215,7 +215,7 @@ class TestOneProcess:
                 memory_max_bytes=1 << 40,
             )
             line = BrokerLine(ours)
-            line.tell(wire.Ready(0))
+            line.tell(process_protocol.Ready(0))
             threading.Thread(target=line.listen, daemon=True).start()
             threading.Thread(target=let_in, args=(brokers,), daemon=True).start()
             servers.append(process.FlightProcess(settings, line, NO_LIMIT))
@@ -280,15 +280,18 @@ def test_a_process_with_far_too_much_memory_says_so_and_ends(monkeypatch: pytest
     ours, brokers = socket.socketpair()
     with ours, brokers:
         line = BrokerLine(ours)
-        line.tell(wire.Ready(1))
+        line.tell(process_protocol.Ready(1))
         memory = Memory(1000, own_bytes=lambda pid: 1001, give_back=lambda: None)
         monkeypatch.setattr(process_limits.os, "_exit", lambda code: (_ for _ in ()).throw(SystemExit(code)))
         keeper = process_limits._Keeper(1, ConnectionWatcher(Limits()), line, memory)
         with pytest.raises(SystemExit):
             keeper.run()
         stream = brokers.makefile("rb")
-        said = [wire.read_question(stream.read(wire.LENGTH.unpack(stream.read(4))[0]))[1] for _ in range(2)]
-    assert said[1] == wire.Noted("the process has more than 1000 bytes of memory, and ends")
+        said = [
+            process_protocol.read_question(stream.read(process_protocol.LENGTH.unpack(stream.read(4))[0]))[1]
+            for _ in range(2)
+        ]
+    assert said[1] == process_protocol.Noted("the process has more than 1000 bytes of memory, and ends")
 
 
 def begun_write(bulk: Bulk) -> flight.FlightStreamWriter:
@@ -328,13 +331,15 @@ def connections_to(port: int) -> list[object]:
 def let_in(end: socket.socket) -> None:
     """The broker's end: every login is good, and nothing else is possible."""
     with suppress(OSError, ValueError), end.makefile("rb") as stream:  # until the test closes its end
-        while len(head := stream.read(wire.LENGTH.size)) == wire.LENGTH.size:
-            number, question = wire.read_question(stream.read(wire.LENGTH.unpack(head)[0]))
-            if isinstance(question, wire.Login):
-                end.sendall(wire.frame(number, wire.LoggedIn(True)))
+        while len(head := stream.read(process_protocol.LENGTH.size)) == process_protocol.LENGTH.size:
+            number, question = process_protocol.read_question(
+                stream.read(process_protocol.LENGTH.unpack(head)[0])
+            )
+            if isinstance(question, process_protocol.Login):
+                end.sendall(process_protocol.frame(number, process_protocol.LoggedIn(True)))
             elif number:
-                refused = wire.Answered(actions.encode(actions.Refused(404, "nothing is here")))
-                end.sendall(wire.frame(number, refused))
+                refused = process_protocol.Answered(actions.encode(actions.Refused(404, "nothing is here")))
+                end.sendall(process_protocol.frame(number, refused))
 
 
 def refused(port: int) -> str:

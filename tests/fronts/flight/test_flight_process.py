@@ -14,14 +14,14 @@ import pytest
 from pyarrow import flight
 
 from leveret.flight import actions
-from leveret.fronts.flight import process, wire
+from leveret.fronts.flight import process, process_protocol
 from leveret.fronts.flight.process import BrokerLine, FlightProcess
 from leveret.fronts.flight.process_limits import Memory
 from leveret.testing.broker import Broker
 from tests.fronts.flight.flight_client import Bulk
 from tests.processes import WAIT_S
 
-LOGIN = wire.Login("guest", b"guest", "127.0.0.1", True)
+LOGIN = process_protocol.Login("guest", b"guest", "127.0.0.1", True)
 NO_LIMIT = Memory(1 << 40, own_bytes=lambda pid: 0, give_back=lambda: None)
 
 
@@ -34,9 +34,9 @@ def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield ours, brokers
 
 
-def next_question(end: socket.socket) -> tuple[int, wire.Question]:
-    size = wire.LENGTH.unpack(end.recv(wire.LENGTH.size, socket.MSG_WAITALL))[0]
-    return wire.read_question(end.recv(size, socket.MSG_WAITALL))
+def next_question(end: socket.socket) -> tuple[int, process_protocol.Question]:
+    size = process_protocol.LENGTH.unpack(end.recv(process_protocol.LENGTH.size, socket.MSG_WAITALL))[0]
+    return process_protocol.read_question(end.recv(size, socket.MSG_WAITALL))
 
 
 def test_the_broker_hears_that_the_process_is_ready_before_anybody_asks_it_anything(ends):
@@ -46,13 +46,13 @@ def test_the_broker_hears_that_the_process_is_ready_before_anybody_asks_it_anyth
     asking.start()
     assert not select.select([brokers], [], [], 0.2)[0]
 
-    line.tell(wire.Ready(4711))
-    assert next_question(brokers) == (0, wire.Ready(4711))
+    line.tell(process_protocol.Ready(4711))
+    assert next_question(brokers) == (0, process_protocol.Ready(4711))
     number, question = next_question(brokers)
     assert question == LOGIN
 
     threading.Thread(target=line.listen, daemon=True).start()
-    brokers.sendall(wire.frame(number, wire.LoggedIn(True)))
+    brokers.sendall(process_protocol.frame(number, process_protocol.LoggedIn(True)))
     asking.join(WAIT_S)
     assert not asking.is_alive()
 
@@ -61,7 +61,7 @@ def test_who_asks_for_a_broker_that_is_gone_is_told_to_try_again(ends):
     """The process ends then too; a call may come in between."""
     ours, brokers = ends
     line = BrokerLine(ours)
-    line.tell(wire.Ready(4711))
+    line.tell(process_protocol.Ready(4711))
     brokers.close()
     with pytest.raises(flight.FlightUnavailableError):
         line.ask(LOGIN)
@@ -97,8 +97,8 @@ def knock(port: int) -> Exception:
     return refused.value
 
 
-def settings(directory: Path, port: int) -> wire.ProcessSettings:
-    return wire.ProcessSettings(
+def settings(directory: Path, port: int) -> process_protocol.ProcessSettings:
+    return process_protocol.ProcessSettings(
         directory=str(directory),
         host="127.0.0.1",
         port=port,
@@ -113,13 +113,13 @@ def settings(directory: Path, port: int) -> wire.ProcessSettings:
 def test_a_process_that_says_something_unreadable_is_started_again(tmp_path, monkeypatch, caplog):
     """Whoever asks then has an answer, in place of waiting for one that never comes."""
     with Broker(tmp_path / "data", flight=True) as broker:
-        first, read = broker.endpoint.pid, wire.read_question
+        first, read = broker.endpoint.pid, process_protocol.read_question
 
-        def read_once(body: bytes) -> tuple[int, wire.Question]:
-            monkeypatch.setattr(wire, "read_question", read)
-            raise wire.WireError("not like this")
+        def read_once(body: bytes) -> tuple[int, process_protocol.Question]:
+            monkeypatch.setattr(process_protocol, "read_question", read)
+            raise process_protocol.WireError("not like this")
 
-        monkeypatch.setattr(wire, "read_question", read_once)
+        monkeypatch.setattr(process_protocol, "read_question", read_once)
         with pytest.raises(flight.FlightError):
             Bulk(broker.endpoint.port).ask(actions.Snapshot("/", "q"))
         deadline_s = time.monotonic() + WAIT_S

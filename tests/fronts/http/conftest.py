@@ -13,12 +13,12 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPConnectionError, AMQPError
 
-from leveret.broker.accounts import User
-from leveret.broker.arguments import declared_settings
+from leveret.broker.access.accounts import User
+from leveret.broker.access.passwords import hash_password
 from leveret.broker.definitions import PermissionRow, UserRow, VhostRow
-from leveret.broker.passwords import hash_password
-from leveret.broker.queue import Queue
-from leveret.broker.restoring import restore_row
+from leveret.broker.queues.arguments import declared_settings
+from leveret.broker.queues.queue import Queue
+from leveret.broker.restart import restore_row
 from leveret.fronts.http.app import create_app
 from leveret.server.http import HttpListener
 from leveret.storage.records import Message

@@ -5,8 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from leveret.broker import passwords
-from leveret.broker.failed_logins import DELAY_MAX_US, FREE
+from leveret.broker.access import passwords
+from leveret.broker.access.failed_logins import DELAY_MAX_US, FREE
 from leveret.fronts.http.auth import credentials
 from leveret.fronts.http.errors import NotAuthenticated
 from tests.processes import WAIT_S

@@ -10,7 +10,7 @@ import pika
 import pytest
 
 from leveret.broker.definitions import Change, PermissionRow
-from leveret.server.damage import owner_of
+from leveret.server.damage_log import owner_of
 from leveret.server.definitions import Definitions
 from leveret.storage.errors import Damage
 from leveret.testing.broker import Broker

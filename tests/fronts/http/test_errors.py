@@ -46,7 +46,7 @@ def test_a_mistake_of_ours_is_logged_and_not_shown(api, monkeypatch, caplog):
     def broken(self, **_):
         raise RuntimeError("secret detail")
 
-    monkeypatch.setattr("leveret.broker.queue.Queue.purge", broken)
+    monkeypatch.setattr("leveret.broker.queues.queue.Queue.purge", broken)
     api.add_queue("q")
     with caplog.at_level(logging.ERROR):
         answer = api.ask("DELETE", "/api/queues/%2F/q/contents")
@@ -63,7 +63,7 @@ def test_a_full_disk_is_told_with_its_hint(api, monkeypatch, caplog):
     def full(self, **_):
         raise StorageFull("wal", OSError(28, "No space left on device"))
 
-    monkeypatch.setattr("leveret.broker.queue.Queue.purge", full)
+    monkeypatch.setattr("leveret.broker.queues.queue.Queue.purge", full)
     api.add_queue("q")
     answer = api.ask("DELETE", "/api/queues/%2F/q/contents")
     assert (answer.status, answer.json["error"]) == (503, "unavailable")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from leveret.fronts.http.durability import Durability
+from leveret.fronts.http.durability_wait import Durability
 from leveret.fronts.http.errors import Problem
 from tests.fronts.http.membership import group_of
 from tests.fronts.http.views import BILLING, crashed_and_started, partition, reason, wait

@@ -25,7 +25,7 @@ from typing import Final, Generic, NamedTuple
 from leveret.broker.canonical import Value, encode_table, to_bytes
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.exchanges.router import Binding, Destination, Router
-from leveret.broker.terms import as_term, type_name
+from leveret.broker.queues.erlang_terms import as_term, type_name
 
 HASH_HEADER: Final = "hash-header"
 HASH_PROPERTY: Final = "hash-property"

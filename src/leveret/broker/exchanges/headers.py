@@ -15,7 +15,7 @@ from typing import Final, Generic
 from leveret.broker.canonical import Value
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.exchanges.router import Binding, Destination, Router, Tally
-from leveret.broker.terms import as_term, comparable, identity, type_name
+from leveret.broker.queues.erlang_terms import as_term, comparable, identity, type_name
 
 MATCH: Final = "x-match"
 MATCHES: Final = ("all", "any", "all-with-x", "any-with-x")

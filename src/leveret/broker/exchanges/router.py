@@ -13,7 +13,7 @@ from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from leveret.broker.canonical import Value
-from leveret.broker.terms import identity
+from leveret.broker.queues.erlang_terms import identity
 
 Destination = TypeVar("Destination", bound=Hashable)
 

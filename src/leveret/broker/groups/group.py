@@ -11,17 +11,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from leveret.broker import deadlines, ownership
-from leveret.broker.consumer import Consumer, Source
+from leveret.broker.access import ownership
 from leveret.broker.core import Core
-from leveret.broker.deliverer import Deliverer
-from leveret.broker.destination import Destination
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.groups.assignment import assign
 from leveret.broker.groups.member import Member
 from leveret.broker.groups.partition import Partition
 from leveret.broker.groups.settings import ORDERLY, QUERY, Settings
+from leveret.broker.queues import deadlines
+from leveret.broker.queues.consumer import Consumer, Source
+from leveret.broker.queues.deliverer import Deliverer
 from leveret.broker.streams.readable import Readable
+from leveret.broker.vhosts.destination import Destination
 
 DEAD_LETTERS: Final = "%DLQ%"
 

@@ -6,7 +6,7 @@ one: an ack is progress, a nack with requeue sends back, one without makes a dea
 
 from __future__ import annotations
 
-from leveret.broker.consumer import Consumer, Receiver, Source
+from leveret.broker.queues.consumer import Consumer, Receiver, Source
 
 
 class Member(Consumer):

@@ -25,10 +25,10 @@ from leveret.storage.journal import Outcome
 from leveret.storage.offset_ranges import ranges_of
 
 if TYPE_CHECKING:
-    from leveret.broker.destination import Destination
     from leveret.broker.groups.group import Group
     from leveret.broker.groups.partition import Partition
-    from leveret.storage.offsets import Range
+    from leveret.broker.vhosts.destination import Destination
+    from leveret.storage.offset_set import Range
     from leveret.storage.records import Record
 
 NOTE_BYTES_MAX: Final = 255

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from leveret.broker.consumer import Consumer
 from leveret.broker.groups.member import Member
 from leveret.broker.groups.partition_rules import Company, PartitionRules
+from leveret.broker.queues.consumer import Consumer
+from leveret.broker.sessions.unacked import Run
 from leveret.broker.streams.readable import Readable
-from leveret.broker.unacked import Run
 from leveret.storage.cursor import Cursor
 from leveret.storage.journal import Outcome
 from leveret.storage.log import Log
-from leveret.storage.offsets import Range
+from leveret.storage.offset_set import Range
 
 
 class Partition:

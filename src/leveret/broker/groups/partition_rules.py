@@ -10,18 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from leveret.broker import deaths, returns
 from leveret.broker.canonical import Value, encode_table, to_bytes, to_text, with_headers
-from leveret.broker.consumer import Consumer, Wish
 from leveret.broker.core import Core, Named
-from leveret.broker.deaths import Reason
-from leveret.broker.deliverer import Deliverer
-from leveret.broker.delivery_rules import DeliveryRules
-from leveret.broker.destination import Destination
-from leveret.broker.flags import EXPIRES
 from leveret.broker.groups.settings import ORDERLY, Settings
+from leveret.broker.queues import death_headers, redelivery_headers
+from leveret.broker.queues.consumer import Consumer, Wish
+from leveret.broker.queues.death_headers import Reason
+from leveret.broker.queues.deliverer import Deliverer
+from leveret.broker.queues.delivery_rules import DeliveryRules
+from leveret.broker.record_flags import EXPIRES
 from leveret.broker.streams.readable import Readable
 from leveret.broker.streams.reader import Stamps
+from leveret.broker.vhosts.destination import Destination
 from leveret.storage.cursor import Cursor
 from leveret.storage.records import Message, Record
 
@@ -149,16 +149,16 @@ class PartitionRules(DeliveryRules):
 
     def headers(self, records: Sequence[Record], plain: tuple[bytes, ...]) -> Sequence[bytes]:
         stamps = self._stamps_in_order if self.is_orderly else self._stamps
-        counts = returns.counts(self._cursor, records, in_any_order=False)
+        counts = redelivery_headers.counts(self._cursor, records, in_any_order=False)
         if not counts:
             return stamps.put(records, plain)
         made: dict[tuple[bytes, int, bool], bytes] = {}
         counted = []
         for record in records:
-            told = returns.headers(
+            told = redelivery_headers.headers(
                 self._cursor, record.offset, counts.get(record.offset, 0), lost_reason=self.lost_reason
             )
-            key = (record.header, counts.get(record.offset, 0), returns.CONSUMER_LOST in told)
+            key = (record.header, counts.get(record.offset, 0), redelivery_headers.CONSUMER_LOST in told)
             header = made.get(key)
             if header is None:
                 header = made[key] = with_headers(record.header, told) if told else record.header
@@ -188,7 +188,7 @@ class PartitionRules(DeliveryRules):
         error = why or self._cursor.returns.reason(offset) or b""
         if not error:
             error = b"rejected by its member" if reason is Reason.REJECTED else b""
-        header = deaths.bury(
+        header = death_headers.bury(
             record.header,
             queue=self._stream.name,
             reason=reason,

@@ -13,16 +13,17 @@ from typing import Any, Protocol
 
 import msgspec
 
-from leveret.broker import ownership, sidelogs
-from leveret.broker.accounts import User
+from leveret.broker import auxiliary_logs
+from leveret.broker.access import ownership
+from leveret.broker.access.accounts import User
+from leveret.broker.access.reading_rights import end_forbidden_members
 from leveret.broker.errors import NotFound, PreconditionFailed
-from leveret.broker.exchange import Bound, Exchange
+from leveret.broker.exchanges.exchange import Bound, Exchange
 from leveret.broker.groups import topics
 from leveret.broker.groups.group import Group, GroupHost
 from leveret.broker.groups.partition import Partition
 from leveret.broker.groups.settings import QUERY, Settings
-from leveret.broker.notes import Notes
-from leveret.broker.reading_rights import end_forbidden_members
+from leveret.broker.note_log import Notes
 from leveret.broker.streams.positions import Position
 from leveret.broker.streams.stream import Stream
 from leveret.storage.errors import StorageError
@@ -301,7 +302,7 @@ class Groups:
         return self._notes
 
     def _open_notes(self, log: Log | None) -> Notes[GroupNote]:
-        label = sidelogs.label(sidelogs.GROUPS, self._vhost.name)
+        label = auxiliary_logs.label(auxiliary_logs.GROUPS, self._vhost.name)
         return Notes(self._vhost.broker.store, GroupNote, label=label, log=log)
 
     def _write(self, note: GroupNote) -> None:

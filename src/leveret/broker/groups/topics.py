@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, Protocol
 
-from leveret.broker.destination import Destination
 from leveret.broker.errors import NotFound, PreconditionFailed
-from leveret.broker.exchange import Exchange
 from leveret.broker.exchanges.consistent_hash import ConsistentHashRouter
+from leveret.broker.exchanges.exchange import Exchange
 from leveret.broker.streams.stream import Stream
+from leveret.broker.vhosts.destination import Destination
 
 TYPE: Final = "x-consistent-hash"
 

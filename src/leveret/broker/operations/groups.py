@@ -15,7 +15,7 @@ from leveret.broker.groups import moving, topics
 from leveret.broker.groups.group import DEAD_LETTERS
 
 if TYPE_CHECKING:
-    from leveret.broker.accounts import User
+    from leveret.broker.access.accounts import User
     from leveret.broker.broker import Broker
     from leveret.broker.groups.group import Group
     from leveret.broker.streams.positions import Position

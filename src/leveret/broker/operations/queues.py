@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final
 from leveret.broker.errors import AccessRefused, NotFound
 
 if TYPE_CHECKING:
-    from leveret.broker.accounts import User
+    from leveret.broker.access.accounts import User
     from leveret.broker.broker import Broker
-    from leveret.broker.destination import Destination
+    from leveret.broker.vhosts.destination import Destination
 
 _WHO_BYTES_MAX: Final = 255
 """Of who has done something, as the journal keeps it."""

@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-from leveret.broker import arguments
-from leveret.broker.accounts import User
+from leveret.broker.access.accounts import User
 from leveret.broker.broker import Broker
 from leveret.broker.canonical import Value
 from leveret.broker.errors import NotFound, PreconditionFailed
-from leveret.broker.exchange import Exchange
+from leveret.broker.exchanges.exchange import Exchange
 from leveret.broker.groups import topics
-from leveret.broker.names import check_not_default, check_not_reserved, cleaned
+from leveret.broker.queues import arguments
 from leveret.broker.streams.stream import Stream
-from leveret.broker.vhost import VirtualHost
+from leveret.broker.vhosts.reserved_names import check_not_default, check_not_reserved, cleaned
+from leveret.broker.vhosts.vhost import VirtualHost
 
 PARTITIONS_MAX: Final = 1024
 _NAME_BYTES_MAX: Final = 250

@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from leveret.broker.canonical import Timestamp, Value
-from leveret.broker.checks import duration_us
 from leveret.broker.errors import PreconditionFailed
+from leveret.broker.queues.argument_checks import duration_us
+from leveret.broker.queues.erlang_terms import as_term, is_integer, type_name
 from leveret.broker.streams.readable import Readable
-from leveret.broker.terms import as_term, is_integer, type_name
 
 WORDS = ("first", "last", "next")
 

@@ -7,7 +7,7 @@ from typing import Protocol
 from leveret.broker.core import Core, Named
 from leveret.broker.counters import Counters
 from leveret.broker.errors import Unsupported
-from leveret.broker.queue_settings import QueueSettings
+from leveret.broker.queues.queue_settings import QueueSettings
 from leveret.storage.cursor import Cursor
 from leveret.storage.log import Log
 

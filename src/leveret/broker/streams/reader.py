@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from leveret.broker.canonical import split_for_fields, with_headers
-from leveret.broker.consumer import Consumer
-from leveret.broker.deliverer import TURN_BYTES, TURN_MESSAGES_MAX
-from leveret.broker.read_only import ReadOnlySource
+from leveret.broker.queues.consumer import Consumer
+from leveret.broker.queues.deliverer import TURN_BYTES, TURN_MESSAGES_MAX
+from leveret.broker.queues.read_only import ReadOnlySource
 from leveret.broker.streams.readable import Readable
 from leveret.storage.records import Record
 

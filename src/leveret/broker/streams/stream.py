@@ -14,14 +14,14 @@ from collections.abc import Sequence
 
 from leveret.broker.canonical import Value
 from leveret.broker.core import Core
-from leveret.broker.dedup import Dedup
-from leveret.broker.destination import Destination, Host
 from leveret.broker.errors import Unsupported
-from leveret.broker.queue_settings import QueueSettings
+from leveret.broker.queues.deduplication import Dedup
+from leveret.broker.queues.queue_settings import QueueSettings
 from leveret.broker.streams.readable import Follower
 from leveret.broker.streams.reader import Reader
+from leveret.broker.vhosts.destination import Destination, Host
 from leveret.storage.cursor import Cursor
-from leveret.storage.offsets import Range
+from leveret.storage.offset_set import Range
 from leveret.storage.records import PERSISTENT, Message
 from leveret.storage.retention import Retention
 

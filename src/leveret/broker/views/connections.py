@@ -10,18 +10,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from leveret.broker import direct_replies
 from leveret.broker.counters import Counters
-from leveret.broker.deliverer import Deliverer
 from leveret.broker.groups.group import Group
-from leveret.broker.session import PeerView
+from leveret.broker.queues import direct_replies
+from leveret.broker.queues.deliverer import Deliverer
+from leveret.broker.sessions.session import PeerView
 from leveret.broker.views.selection import EVERYTHING, Listing, Selection, View, sorted_page
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
-    from leveret.broker.channel import Channel
-    from leveret.broker.consumer import Consumer
-    from leveret.broker.session import Session
+    from leveret.broker.queues.consumer import Consumer
+    from leveret.broker.sessions.channel import Channel
+    from leveret.broker.sessions.session import Session
 
 
 class ConnectionView(NamedTuple):

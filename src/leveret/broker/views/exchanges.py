@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from leveret.broker.canonical import Value
 from leveret.broker.counters import Counters
-from leveret.broker.exchange import Exchange
+from leveret.broker.exchanges.exchange import Exchange
 from leveret.broker.views.selection import EVERYTHING, Listing, Selection, sorted_page, unsorted_page
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
-    from leveret.broker.vhost import VirtualHost
+    from leveret.broker.vhosts.vhost import VirtualHost
 
 
 class ExchangeView(NamedTuple):

@@ -22,11 +22,11 @@ from leveret.broker.views.selection import EVERYTHING, Listing, Selection, sorte
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
-    from leveret.broker.consumer import Consumer, Receiver
     from leveret.broker.groups.group import Group
     from leveret.broker.groups.member import Member
     from leveret.broker.groups.partition import Partition
-    from leveret.broker.unacked import Run
+    from leveret.broker.queues.consumer import Consumer, Receiver
+    from leveret.broker.sessions.unacked import Run
     from leveret.storage.cursor import Cursor
 
 LIMIT = 20

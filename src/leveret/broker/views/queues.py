@@ -13,10 +13,10 @@ from leveret.broker.views.selection import EVERYTHING, Listing, Selection, sorte
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
-    from leveret.broker.destination import Destination
     from leveret.broker.groups.group import Group
-    from leveret.broker.lease_notes import Query
-    from leveret.broker.queue import Queue
+    from leveret.broker.queries.lease_notes import Query
+    from leveret.broker.queues.queue import Queue
+    from leveret.broker.vhosts.destination import Destination
 
 
 class QueryView(NamedTuple):

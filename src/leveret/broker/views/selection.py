@@ -17,7 +17,7 @@ from leveret.broker.errors import PreconditionFailed
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
-    from leveret.broker.vhost import VirtualHost
+    from leveret.broker.vhosts.vhost import VirtualHost
 
 
 class Named(Protocol):

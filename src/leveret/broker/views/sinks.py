@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
-from leveret.broker.stage_notes import StageNote
+from leveret.broker.queries.staged_batch_notes import StageNote
 from leveret.broker.views.selection import EVERYTHING, Listing, Selection, sorted_page
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
-    from leveret.broker.stage_notes import CommitNote
-    from leveret.broker.vhost import VirtualHost
+    from leveret.broker.queries.staged_batch_notes import CommitNote
+    from leveret.broker.vhosts.vhost import VirtualHost
 
 
 class SinkView(NamedTuple):

@@ -11,7 +11,7 @@ from leveret.broker.groups import topics
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
     from leveret.broker.streams.stream import Stream
-    from leveret.broker.vhost import VirtualHost
+    from leveret.broker.vhosts.vhost import VirtualHost
 
 
 class PartitionView(NamedTuple):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from leveret.broker.views.selection import EVERYTHING, Listing, Selection, sorted_page, unsorted_page
 
 if TYPE_CHECKING:
-    from leveret.broker.accounts import User
+    from leveret.broker.access.accounts import User
     from leveret.broker.broker import Broker
 
 

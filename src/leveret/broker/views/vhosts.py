@@ -10,7 +10,7 @@ from leveret.broker.views.selection import EVERYTHING, Listing, Selection, sorte
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
-    from leveret.broker.vhost import VirtualHost
+    from leveret.broker.vhosts.vhost import VirtualHost
 
 
 class VhostView(NamedTuple):

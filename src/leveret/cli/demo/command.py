@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
+from leveret.cli.command_runner import FAILED, Interruption, run
 from leveret.cli.demo.orders import FEWEST, ORDERS
 from leveret.cli.options import AsJson
-from leveret.cli.running import FAILED, Interruption, run
 from leveret.cli.screen import Screen
 from leveret.client import ClientError
 

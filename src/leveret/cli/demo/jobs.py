@@ -153,7 +153,7 @@ class Audit:
 
     def doing(self) -> str:
         """What Spark is doing: starting, or reading; it marks its directory when it reads."""
-        from leveret.audit.places import MARK
+        from leveret.audit.output_directory import MARK
 
         return "Spark reads logs and journals" if (self._out / MARK).exists() else STARTING
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from leveret.cli.demo import jobs, letters
+from leveret.cli.demo import dead_letters, jobs
 from leveret.cli.demo.broker import Broker
 from leveret.cli.demo.display import KILLED, Scene, Stage
 from leveret.cli.demo.orders import CRASH, UNROUTABLE, Plan
@@ -277,10 +277,10 @@ class Play:
     # it is looked at
 
     async def _look_at_work(self) -> Worked:
-        dead = await letters.read(self._broker.url, DEAD, letters.of_death)
+        dead = await dead_letters.read(self._broker.url, DEAD, dead_letters.of_death)
         return Worked(
             Tally.of(self._plan.valid, self._workers.numbers(Deed.DONE)),
-            by_reason({letters.REJECTED: self._plan.poisonous}, dead),
+            by_reason({dead_letters.REJECTED: self._plan.poisonous}, dead),
             await self._left_in(WORK),
         )
 
@@ -298,7 +298,7 @@ class Play:
         )
 
     async def _look_at_table(self) -> Piped:
-        rejected = await letters.read(self._broker.url, REJECTS, letters.of_pipeline)
+        rejected = await dead_letters.read(self._broker.url, REJECTS, dead_letters.of_pipeline)
         written = await asyncio.to_thread(self._pipeline.written)
         wanted = {jobs.NOT_JSON: self._plan.torn, jobs.UNPAID: self._plan.unpaid}
         return Piped(Tally.of(self._plan.valid, written), by_reason(wanted, rejected))

@@ -17,14 +17,14 @@ from leveret.amqp import methods
 from leveret.amqp.deliveries import deliver_frames
 from leveret.amqp.frames import END, FRAME, METHOD, content_frames
 from leveret.amqp.methods import Method, make
-from leveret.broker.channel import Channel
+from leveret.broker.sessions.channel import Channel
 from leveret.fronts.amqp.wire import DELIVER_BYTES_MAX, Wire
 
 if TYPE_CHECKING:
-    from leveret.broker.consumer import Consumer
     from leveret.broker.errors import BrokerError
-    from leveret.broker.outlet import Deliveries
-    from leveret.broker.route import Route
+    from leveret.broker.queues.consumer import Consumer
+    from leveret.broker.sessions.outlet import Deliveries
+    from leveret.broker.sessions.route import Route
 
 NO_ROUTE: Final = 312
 _UNREAD_REPLIES_BYTES_MAX: Final = 8 << 20

@@ -41,11 +41,11 @@ from leveret.amqp.events import (
 from leveret.amqp.frames import METHOD, frame
 from leveret.amqp.methods import Method, make
 from leveret.amqp.scanner import PUBLISH, Scanner
-from leveret.broker import publishing as broker_publishing
+from leveret.broker.access.logins import Origin
 from leveret.broker.errors import BrokerError, StorageError
-from leveret.broker.logins import Origin
-from leveret.broker.session import PeerView
-from leveret.broker.turn_shares import Demand
+from leveret.broker.sessions import publishing as broker_publishing
+from leveret.broker.sessions.session import PeerView
+from leveret.broker.sessions.turn_shares import Demand
 from leveret.fronts.amqp import handshake, publishing, requeue, settling
 from leveret.fronts.amqp.channel import AmqpChannel
 from leveret.fronts.amqp.errors import as_amqp
@@ -135,9 +135,7 @@ class Connection(Wire):
         What is left is in `backlog`; the shell calls again.
         """
         self.backlog.extend(events)
-        share = self._share = self.broker.shares.of(
-            self.session, self._demand(), now_us=self.broker.turn_us
-        )
+        share = self._share = self.broker.shares.of(self.session, self._demand(), now_us=self.broker.turn_us)
         backlog, waiting = self.backlog, State.AUTHENTICATING
         while backlog and self._share > 0 and self.state is not waiting and self.out_bytes < _OUT_BYTES_MAX:
             event = backlog.popleft()

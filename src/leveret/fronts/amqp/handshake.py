@@ -16,7 +16,7 @@ from leveret.amqp.frames import FRAME_MIN_BYTES, PROTOCOL_HEADER
 from leveret.amqp.methods import make
 from leveret.amqp.tables import Value
 from leveret.broker import product
-from leveret.broker.accounts import User
+from leveret.broker.access.accounts import User
 from leveret.fronts.amqp.login import BadResponse, read_response
 from leveret.fronts.amqp.wire import State, Wire
 

@@ -2,7 +2,7 @@
 
 Where a publish leads is remembered under the bytes of its method frame until the topology or the user's
 rights change, so a run of publishes costs one look into a dictionary. What follows is left to
-`leveret.broker.publishing`.
+`leveret.broker.sessions.publishing`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from pamqp import commands
 
 from leveret.amqp import methods
 from leveret.amqp.errors import NotImplemented_
-from leveret.broker import publishing
-from leveret.broker.route import Route
+from leveret.broker.sessions import publishing
+from leveret.broker.sessions.route import Route
 from leveret.fronts.amqp import requeue
 from leveret.fronts.amqp.channel import AmqpChannel
 

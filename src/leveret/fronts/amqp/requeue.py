@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Final
 from leveret.amqp.names import to_bytes
 from leveret.amqp.properties import headers_of
 from leveret.amqp.tables import Value
-from leveret.broker import settling
-from leveret.broker.consumer import Wish
 from leveret.broker.errors import PreconditionFailed
-from leveret.broker.settlement import Tags, Verdict
-from leveret.broker.terms import is_integer, type_name
+from leveret.broker.queues.consumer import Wish
+from leveret.broker.queues.erlang_terms import is_integer, type_name
+from leveret.broker.sessions import settling
+from leveret.broker.sessions.settlement import Tags, Verdict
 
 if TYPE_CHECKING:
-    from leveret.broker.channel import Channel
+    from leveret.broker.sessions.channel import Channel
 
 KEY: Final = "amq.leveret.requeue"
 DELAY_MS_MAX: Final = 0xFFFF_FFFF

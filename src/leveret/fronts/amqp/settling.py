@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from leveret.amqp.events import Settlement
 from leveret.amqp.scanner import ACK
-from leveret.broker import settling
-from leveret.broker.settlement import Tags, Verdict
+from leveret.broker.sessions import settling
+from leveret.broker.sessions.settlement import Tags, Verdict
 from leveret.fronts.amqp.channel import AmqpChannel
 
 

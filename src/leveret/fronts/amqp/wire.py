@@ -19,10 +19,10 @@ from leveret.amqp.tables import Value
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
-    from leveret.broker.channel import Channel
     from leveret.broker.errors import BrokerError
-    from leveret.broker.route import Route
-    from leveret.broker.session import Session
+    from leveret.broker.sessions.channel import Channel
+    from leveret.broker.sessions.route import Route
+    from leveret.broker.sessions.session import Session
 
 DELIVER_BYTES_MAX: Final = 2 << 20
 """More than this to be written, and nothing more is delivered until it has gone."""

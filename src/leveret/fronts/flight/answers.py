@@ -7,9 +7,8 @@ sees to that. Those about streams and topics are `reading`'s; sockets and proces
 
 from __future__ import annotations
 
-from leveret.broker.accounts import ADMINISTRATOR, User
+from leveret.broker.access.accounts import ADMINISTRATOR, User
 from leveret.broker.broker import Broker
-from leveret.broker.destination import Destination
 from leveret.broker.errors import (
     AccessRefused,
     BrokerError,
@@ -20,16 +19,17 @@ from leveret.broker.errors import (
     QueryRefused,
     Unsupported,
 )
-from leveret.broker.lease_notes import LeaseNote
-from leveret.broker.leases import Leases
-from leveret.broker.queue import Queue
-from leveret.broker.row_routing import Row, Terms
-from leveret.broker.stage_notes import StageName
-from leveret.broker.vhost import VirtualHost
-from leveret.broker.visibility import check_same, existing, snapshot
+from leveret.broker.queries.lease_notes import LeaseNote
+from leveret.broker.queries.leases import Leases
+from leveret.broker.queries.readable_offsets import check_same, existing, snapshot
+from leveret.broker.queries.row_routing import Row, Terms
+from leveret.broker.queries.staged_batch_notes import StageName
+from leveret.broker.queues.queue import Queue
+from leveret.broker.vhosts.destination import Destination
+from leveret.broker.vhosts.vhost import VirtualHost
 from leveret.flight import actions
 from leveret.flight.tickets import StageDescriptor, pack_ranges
-from leveret.fronts.flight.reading import Reading, ranges_of, reason
+from leveret.fronts.flight.stream_requests import Reading, ranges_of, reason
 from leveret.storage.errors import StorageError, WriteFailed
 from leveret.storage.offset_ranges import total
 

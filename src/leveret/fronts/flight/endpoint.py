@@ -19,12 +19,12 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from leveret.broker import visibility
+from leveret.broker.access.logins import Origin
 from leveret.broker.broker import Broker
 from leveret.broker.errors import BrokerError
-from leveret.broker.logins import Origin
+from leveret.broker.queries import readable_offsets
 from leveret.flight import actions, tickets
-from leveret.fronts.flight import wire
+from leveret.fronts.flight import process_protocol
 from leveret.fronts.flight.answers import Answers, readable, refused
 from leveret.storage.errors import StorageError
 
@@ -137,7 +137,7 @@ class FlightEndpoint:
 
     async def _launch(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         ours, theirs = socket.socketpair()
-        settings = wire.ProcessSettings(
+        settings = process_protocol.ProcessSettings(
             **asdict(self._settings) | {"port": self._port},
             fd=theirs.fileno(),
             message_max_bytes=self._broker.limits.message_max_bytes,
@@ -156,15 +156,15 @@ class FlightEndpoint:
         try:
             async with asyncio.timeout(_START_S):
                 _, first = await self._hear(reader)
-        except (TimeoutError, asyncio.IncompleteReadError, wire.WireError) as error:
+        except (TimeoutError, asyncio.IncompleteReadError, process_protocol.WireError) as error:
             writer.close()
             await self._end_process()
             raise OSError("the Flight endpoint could not be started") from error
-        if isinstance(first, wire.Failed):
+        if isinstance(first, process_protocol.Failed):
             writer.close()
             await self._end_process()
             raise _NotListening(f"the Flight endpoint can't listen: {first.text}")
-        assert isinstance(first, wire.Ready)
+        assert isinstance(first, process_protocol.Ready)
         self._port = first.port
         self._writer = writer
         return reader, writer
@@ -187,7 +187,7 @@ class FlightEndpoint:
                 await self._answer_all(reader, writer)
             except (asyncio.IncompleteReadError, ConnectionError):
                 pass
-            except wire.WireError as error:  # nobody waits for an answer that never comes
+            except process_protocol.WireError as error:  # nobody waits for an answer that never comes
                 log.error("the Flight endpoint said something that can't be read: %s", error)
             writer.close()
             await self._end_process()
@@ -200,11 +200,13 @@ class FlightEndpoint:
                 except OSError as error:
                     log.error("%s; it is tried again", error)
 
-    async def _hear(self, reader: asyncio.StreamReader) -> tuple[int, wire.Question]:
+    async def _hear(self, reader: asyncio.StreamReader) -> tuple[int, process_protocol.Question]:
         """Return the next question and its number; `WireError` if it is none."""
-        head = await reader.readexactly(wire.LENGTH.size)
-        most_bytes = wire.question_bytes_max(self._broker.limits.message_max_bytes)
-        return wire.read_question(await reader.readexactly(wire.body_bytes(head, most_bytes=most_bytes)))
+        head = await reader.readexactly(process_protocol.LENGTH.size)
+        most_bytes = process_protocol.question_bytes_max(self._broker.limits.message_max_bytes)
+        return process_protocol.read_question(
+            await reader.readexactly(process_protocol.body_bytes(head, most_bytes=most_bytes))
+        )
 
     # answering
 
@@ -221,43 +223,45 @@ class FlightEndpoint:
                 await asyncio.sleep(0)
                 began_s = time.monotonic()
 
-    def _answer(self, number: int, question: wire.Question, writer: asyncio.StreamWriter) -> None:
+    def _answer(self, number: int, question: process_protocol.Question, writer: asyncio.StreamWriter) -> None:
         match question:
-            case wire.Login():
+            case process_protocol.Login():
                 self._turns.begin()
                 self._broker.logins.begin(
                     question.user,
                     question.password,
                     origin=Origin(question.address, question.loopback),
-                    done=lambda user: writer.write(_frame(number, wire.LoggedIn(user is not None))),
+                    done=lambda user: writer.write(
+                        _frame(number, process_protocol.LoggedIn(user is not None))
+                    ),
                 )
-            case wire.Ask():
+            case process_protocol.Ask():
                 self._turns.begin()
                 answer = self._answers.to(question.user, actions.decode_request(question.request))
                 self._reply(number, answer, writer)
-            case wire.Stage():
+            case process_protocol.Stage():
                 self._turns.begin()
                 descriptor = tickets.decode_descriptor(question.descriptor)
                 stage = self._answers.stage
                 answer = stage(question.user, descriptor, question.rows, before=question.before)
                 if question.rows:  # who gets no answer sends no more
-                    reply = _frame(number, wire.Answered(actions.encode(answer)))
+                    reply = _frame(number, process_protocol.Answered(actions.encode(answer)))
                     self._turns.when_caught_up(lambda: writer.write(reply))
                 else:
                     self._reply(number, answer, writer)
-            case wire.MayRead():
+            case process_protocol.MayRead():
                 self._allow(
                     number,
                     lambda: self._answers.check_reader(question.user, question.vhost, question.queue),
                     writer,
                 )
-            case wire.MayAudit():
+            case process_protocol.MayAudit():
                 self._allow(number, lambda: self._answers.check_auditor(question.user), writer)
-            case wire.View():
+            case process_protocol.View():
                 self._begin(self._view(number, question, writer))
-            case wire.Noted():
+            case process_protocol.Noted():
                 log.warning("the Flight endpoint: %s", question.text)
-            case wire.Checkpoint():
+            case process_protocol.Checkpoint():
                 self._begin(self._checkpoint(number, question, writer))
 
     def _tell_rights(self) -> None:
@@ -265,7 +269,7 @@ class FlightEndpoint:
         version = self._broker.accounts.version
         if version != self._told_version and self._writer is not None:
             self._told_version = version
-            self._writer.write(_frame(0, wire.RightsChanged(version)))
+            self._writer.write(_frame(0, process_protocol.RightsChanged(version)))
 
     def _allow(self, number: int, check: Callable[[], None], writer: asyncio.StreamWriter) -> None:
         """Answer with `Done`, or with the refusal that the check raises."""
@@ -274,7 +278,7 @@ class FlightEndpoint:
             check()
         except BrokerError as error:
             answer = refused(error)
-        writer.write(_frame(number, wire.Answered(actions.encode(answer))))
+        writer.write(_frame(number, process_protocol.Answered(actions.encode(answer))))
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -283,26 +287,28 @@ class FlightEndpoint:
 
     def _reply(self, number: int, answer: actions.Answer, writer: asyncio.StreamWriter) -> None:
         """When what it says is durable; a refusal says nothing of the kind."""
-        reply = _frame(number, wire.Answered(actions.encode(answer)))
+        reply = _frame(number, process_protocol.Answered(actions.encode(answer)))
         if isinstance(answer, actions.Refused):
             writer.write(reply)
         else:
             self._broker.ledger.when_durable(lambda: writer.write(reply))
 
-    async def _view(self, number: int, question: wire.View, writer: asyncio.StreamWriter) -> None:
+    async def _view(self, number: int, question: process_protocol.View, writer: asyncio.StreamWriter) -> None:
         """What is in memory is written first, because the process reads files."""
         try:
             queue = self._answers.queue_of(question.user, question.vhost, question.queue, question.log_id)
-            await asyncio.get_running_loop().run_in_executor(None, visibility.write_out, queue)
-            view, withheld = visibility.view(queue, question.start, question.stop)
-            reply: wire.Reply = wire.Viewed(view, withheld.encode())
+            await asyncio.get_running_loop().run_in_executor(None, readable_offsets.write_out, queue)
+            view, withheld = readable_offsets.view(queue, question.start, question.stop)
+            reply: process_protocol.Reply = process_protocol.Viewed(view, withheld.encode())
         except (BrokerError, StorageError) as error:
-            reply = wire.Answered(actions.encode(refused(error)))
+            reply = process_protocol.Answered(actions.encode(refused(error)))
         except Exception:  # noqa: BLE001  # the caller must not wait for an answer that never comes
             reply = _failed()
         writer.write(_frame(number, reply))
 
-    async def _checkpoint(self, number: int, question: wire.Checkpoint, writer: asyncio.StreamWriter) -> None:
+    async def _checkpoint(
+        self, number: int, question: process_protocol.Checkpoint, writer: asyncio.StreamWriter
+    ) -> None:
         try:
             self._answers.check_auditor(question.user)
             self._broker.flush()
@@ -311,11 +317,11 @@ class FlightEndpoint:
             self._turns.begin()  # whoever waits for a sync has had one
             self._broker.synced()
             round_trips_us = self._turns.round_trips_us()
-            reply: wire.Reply = wire.Checkpointed(
+            reply: process_protocol.Reply = process_protocol.Checkpointed(
                 taken_us, {readable(name): each_us for name, each_us in round_trips_us.items()}
             )
         except (BrokerError, StorageError) as error:
-            reply = wire.Answered(actions.encode(refused(error)))
+            reply = process_protocol.Answered(actions.encode(refused(error)))
         except Exception:  # noqa: BLE001  # the caller must not wait for an answer that never comes
             reply = _failed()
         writer.write(_frame(number, reply))
@@ -325,18 +331,18 @@ class _NotListening(OSError):
     """The Flight process could not listen on its port. The error has the reason."""
 
 
-def _failed() -> wire.Answered:
+def _failed() -> process_protocol.Answered:
     """In place of an answer, where an exception is under way that should not be."""
     log.exception("the Flight endpoint: an internal error")
-    return wire.Answered(
+    return process_protocol.Answered(
         actions.encode(actions.Refused(541, "an internal error of the broker; its log tells more"))
     )
 
 
-def _frame(number: int, reply: wire.Reply) -> bytes:
+def _frame(number: int, reply: process_protocol.Reply) -> bytes:
     """Return the reply as it is sent; in place of one that is too large, a refusal."""
     try:
-        return wire.frame(number, reply)
-    except wire.WireError as error:
+        return process_protocol.frame(number, reply)
+    except process_protocol.WireError as error:
         refused = actions.Refused(541, f"the broker's answer is {error}")
-        return wire.frame(number, wire.Answered(actions.encode(refused)))
+        return process_protocol.frame(number, process_protocol.Answered(actions.encode(refused)))

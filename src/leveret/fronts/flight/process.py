@@ -1,9 +1,9 @@
 """The Flight process: Arrow Flight to clients, questions to the broker, segments from the disk.
 
-`leveret.server.flight_process` starts it and ends it. It holds no state but the pictures that audits read
-(`pictures`). Who calls, what may be done, where messages are, what becomes of rows: all of it is asked of the
-broker in every call, and what is being read is asked for again when rights have changed (`_while_allowed`).
-The rules: no right is remembered; of a file it reads no byte that a view or a checkpoint of the broker does
+`leveret.server.flight_process` starts and ends the process. Its only state are the store snapshots that
+audits read (`store_snapshots`). Every call asks the broker who the caller is, what it may do, where messages
+are and what happens to rows. A running read asks again when rights have changed (`_while_allowed`). The
+rules: no right is remembered, and no byte of a file is read that a view or a checkpoint of the broker does
 not name.
 """
 
@@ -20,19 +20,19 @@ import pyarrow as pa
 from pyarrow import flight
 
 from leveret.flight import actions, bounds, schemas, tickets
-from leveret.fronts.flight import process_limits, staged_rows, wire
-from leveret.fronts.flight.broker_line import BrokerLine
-from leveret.fronts.flight.callers import Caller, Callers
+from leveret.fronts.flight import process_limits, process_protocol, staged_rows
+from leveret.fronts.flight.broker_channel import BrokerLine
+from leveret.fronts.flight.call_limits import Caller, Callers
 from leveret.fronts.flight.connection_limits import ConnectionWatcher, Limits
-from leveret.fronts.flight.pictures import Pictures
-from leveret.storage import events
-from leveret.storage.ackset import AckSet
+from leveret.fronts.flight.store_snapshots import Pictures
+from leveret.storage import message_events
+from leveret.storage.ack_set import AckSet
 from leveret.storage.arrow import LogReader
 from leveret.storage.errors import BadName, Damage, OffsetOutOfRange, StorageError
 from leveret.storage.files import OsFiles
+from leveret.storage.log_view import LogView, SegmentGone
 from leveret.storage.offset_ranges import above, total
-from leveret.storage.picture import Picture
-from leveret.storage.view import LogView, SegmentGone
+from leveret.storage.store_snapshot import Picture
 
 T = TypeVar("T")
 
@@ -45,7 +45,7 @@ class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
     """Serves until it is shut down."""
 
     def __init__(
-        self, settings: wire.ProcessSettings, line: BrokerLine, memory: process_limits.Memory
+        self, settings: process_protocol.ProcessSettings, line: BrokerLine, memory: process_limits.Memory
     ) -> None:
         scheme, certificates = "grpc+tcp", []
         if settings.tls_certificate is not None:
@@ -87,16 +87,16 @@ class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
             return actions.encode(actions.Refused(406, str(error)))
         if isinstance(asked, actions.TakePicture | actions.DropPicture):
             return actions.encode(self._picture(user, asked))
-        reply = self._line.ask(wire.Ask(user, request))
-        assert isinstance(reply, wire.Answered)
+        reply = self._line.ask(process_protocol.Ask(user, request))
+        assert isinstance(reply, process_protocol.Answered)
         return reply.answer
 
     def _picture(self, user: str, asked: actions.TakePicture | actions.DropPicture) -> actions.Answer:
         if isinstance(asked, actions.DropPicture):
             self._pictures.drop(asked.picture, user)
             return actions.Done()
-        reply = self._line.ask(wire.Checkpoint(user))
-        if not isinstance(reply, wire.Checkpointed):
+        reply = self._line.ask(process_protocol.Checkpoint(user))
+        if not isinstance(reply, process_protocol.Checkpointed):
             return _refused(reply)
         try:
             kept = self._pictures.take(asked.name, user, reply.taken_us)
@@ -123,11 +123,11 @@ class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
         self._connections.finished(context.peer(), len(ticket.ticket))
         version = self._line.rights_version
         if isinstance(wanted, tickets.PieceTicket):
-            allowed: wire.Question = wire.MayAudit(user)
+            allowed: process_protocol.Question = process_protocol.MayAudit(user)
             self._check(allowed)
-            schema, batches = events.SCHEMA, self._piece(user, wanted)
+            schema, batches = message_events.SCHEMA, self._piece(user, wanted)
         else:
-            allowed = wire.MayRead(user, wanted.vhost, wanted.queue)
+            allowed = process_protocol.MayRead(user, wanted.vhost, wanted.queue)
             schema = schemas.read_schema(with_headers=wanted.with_headers)
             with _sentences():
                 ranges = tickets.ascending_ranges(wanted.ranges)
@@ -136,7 +136,7 @@ class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
         return flight.GeneratorStream(schema, self._watched(context.peer(), allowed_batches))
 
     def _while_allowed(
-        self, batches: Iterator[pa.RecordBatch], allowed: wire.Question, version: int
+        self, batches: Iterator[pa.RecordBatch], allowed: process_protocol.Question, version: int
     ) -> Iterator[pa.RecordBatch]:
         """Ask for the right again, before the next batch, when rights have changed since the last one."""
         for batch in batches:
@@ -145,10 +145,10 @@ class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
                 self._check(allowed)
             yield batch
 
-    def _check(self, question: wire.Question) -> None:
+    def _check(self, question: process_protocol.Question) -> None:
         """Raise if the broker refuses this."""
         reply = self._line.ask(question)
-        assert isinstance(reply, wire.Answered)
+        assert isinstance(reply, process_protocol.Answered)
         if not isinstance(actions.decode_answer(reply.answer), actions.Done):
             raise _error(_refused(reply))
 
@@ -163,12 +163,12 @@ class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
         if wanted.log_id not in picture.logs:
             raise _error(actions.Refused(404, f"the picture has no log {wanted.log_id}"))
         found: list[Damage] = []
-        yield from events.rows(
-            picture, events.Piece(wanted.event, wanted.log_id, wanted.segment), found.append
+        yield from message_events.rows(
+            picture, message_events.Piece(wanted.event, wanted.log_id, wanted.segment), found.append
         )
         if found:
             self._picture_of(user, wanted)  # what went with a picture that was dropped is not damaged
-            yield events.damaged(found)
+            yield message_events.damaged(found)
 
     def _picture_of(self, user: str, wanted: tickets.PieceTicket) -> Picture:
         picture = self._pictures.named(wanted.picture, user)
@@ -212,8 +212,10 @@ class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
     ) -> tuple[LogView, AckSet]:
         """Where the messages are, and which of them are not to be read."""
         start, stop = (ranges[0][0], ranges[-1][1]) if ranges else (0, 0)
-        reply = self._line.ask(wire.View(user, wanted.vhost, wanted.queue, wanted.log_id, start, stop))
-        if isinstance(reply, wire.Viewed):
+        reply = self._line.ask(
+            process_protocol.View(user, wanted.vhost, wanted.queue, wanted.log_id, start, stop)
+        )
+        if isinstance(reply, process_protocol.Viewed):
             return reply.view, AckSet.decode(reply.withheld)
         raise _error(_refused(reply))
 
@@ -235,18 +237,20 @@ class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
             with _sentences():
                 staged_rows.check(chunk.data, self._message_max_bytes)
             for some in staged_rows.slices(chunk.data):
-                self._check(wire.Stage(user, command, some, before))
+                self._check(process_protocol.Stage(user, command, some, before))
                 before += len(some)
             self._connections.finished(context.peer(), chunk.data.nbytes)
-        self._check(wire.Stage(user, command, [], before))
+        self._check(process_protocol.Stage(user, command, [], before))
 
     # who it is
 
     def _user(self, context: Any) -> str:
         caller: Caller = context.get_middleware(_AUTH)
         address = _address(context.peer())
-        reply = self._line.ask(wire.Login(caller.user, caller.password, address, _is_loopback(address)))
-        if not (isinstance(reply, wire.LoggedIn) and reply.welcome):
+        reply = self._line.ask(
+            process_protocol.Login(caller.user, caller.password, address, _is_loopback(address))
+        )
+        if not (isinstance(reply, process_protocol.LoggedIn) and reply.welcome):
             raise flight.FlightUnauthenticatedError(f"login of user '{_short(caller.user)}' was refused")
         self._logged_in(context.peer(), caller)
         return caller.user
@@ -276,8 +280,8 @@ def _read(decode: Callable[[bytes], T], data: bytes) -> T:
         raise flight.FlightServerError(sentence) from None
 
 
-def _refused(reply: wire.Reply) -> actions.Refused:
-    assert isinstance(reply, wire.Answered)
+def _refused(reply: process_protocol.Reply) -> actions.Refused:
+    assert isinstance(reply, process_protocol.Answered)
     answer = actions.decode_answer(reply.answer)
     assert isinstance(answer, actions.Refused)
     return answer

@@ -16,7 +16,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from leveret.fronts.flight.broker_line import BrokerLine
+from leveret.fronts.flight.broker_channel import BrokerLine
 from leveret.fronts.flight.connection_limits import ConnectionWatcher, OwnSockets
 
 LOOK_S: Final = 0.05

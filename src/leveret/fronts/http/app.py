@@ -23,17 +23,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from leveret.broker.accounts import User
+from leveret.broker.access.accounts import User
 from leveret.broker.broker import Broker
 from leveret.fronts.http.auth import log_in
-from leveret.fronts.http.bodies import Body, body_of
-from leveret.fronts.http.durability import Durability
+from leveret.fronts.http.durability_wait import Durability
 from leveret.fronts.http.errors import answer, problem_of
 from leveret.fronts.http.groups import Groups
 from leveret.fronts.http.health import Health
 from leveret.fronts.http.overview import Overview
-from leveret.fronts.http.paths import RawPaths
+from leveret.fronts.http.path_segments import RawPaths
 from leveret.fronts.http.queues import Queues
+from leveret.fronts.http.request_bodies import Body, body_of
 from leveret.fronts.http.topics import Topics
 from leveret.fronts.http.users import Users
 

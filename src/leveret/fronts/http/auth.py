@@ -2,7 +2,7 @@
 
 Owns RabbitMQ's rules for its management API: a user needs one of four tags, permissions on a virtual host to
 look into it. Passwords, and that guest is let in from loopback only, are the broker's affair
-(`leveret.broker.logins`), and so are permissions (`leveret.broker.accounts`).
+(`leveret.broker.access.logins`), and so are permissions (`leveret.broker.access.accounts`).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from ipaddress import ip_address
 
 from starlette.requests import Request
 
-from leveret.broker.accounts import ADMINISTRATOR, User
+from leveret.broker.access.accounts import ADMINISTRATOR, User
+from leveret.broker.access.logins import Origin
 from leveret.broker.broker import Broker
-from leveret.broker.logins import Origin
 from leveret.broker.views.vhosts import vhost_names
 from leveret.fronts.http.errors import NotAuthenticated, NotAuthorised, NotFound
 

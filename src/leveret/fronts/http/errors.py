@@ -29,7 +29,7 @@ from leveret.broker.errors import (
     PreconditionFailed,
     Unsupported,
 )
-from leveret.fronts.http.replies import reply, text
+from leveret.fronts.http.json_replies import reply, text
 
 STATUSES: dict[type[BrokerError], tuple[int, str]] = {
     AccessRefused: (401, "not_authorised"),

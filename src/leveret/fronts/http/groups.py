@@ -22,16 +22,23 @@ from typing import Any, cast
 from starlette.requests import Request
 from starlette.responses import Response
 
-from leveret.broker.accounts import User
+from leveret.broker.access.accounts import User
 from leveret.broker.broker import Broker
 from leveret.broker.operations import groups as operations
 from leveret.broker.operations.groups import Target
 from leveret.broker.views.groups import CELLS_MAX, LIMIT, LIMIT_MAX, each_group, groups_named, one_group
 from leveret.fronts.http.auth import enter, visible
-from leveret.fronts.http.bodies import BadRequest, Body, check_fields, number_in, required_number_in, text_in
-from leveret.fronts.http.paths import segment
-from leveret.fronts.http.positions import place_of, start_of
-from leveret.fronts.http.replies import jsonable, reply, reply_list, reply_nested, text
+from leveret.fronts.http.group_positions import place_of, start_of
+from leveret.fronts.http.json_replies import jsonable, reply, reply_list, reply_nested, text
+from leveret.fronts.http.path_segments import segment
+from leveret.fronts.http.request_bodies import (
+    BadRequest,
+    Body,
+    check_fields,
+    number_in,
+    required_number_in,
+    text_in,
+)
 
 _SETTINGS = ("mode", "max_span", "consume_timeout_ms", "max_reconsume", "delays", "first_level", "paused")
 

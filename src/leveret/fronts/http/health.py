@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from leveret.broker.broker import Broker
 from leveret.broker.views.overview import health
-from leveret.fronts.http.replies import reply, text
+from leveret.fronts.http.json_replies import reply, text
 
 _SHOWN_MAX = 10
 

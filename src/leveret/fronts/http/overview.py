@@ -12,13 +12,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from leveret import __version__
-from leveret.broker.accounts import User
+from leveret.broker.access.accounts import User
 from leveret.broker.broker import Broker
 from leveret.broker.product import NAME, RABBITMQ_VERSION
 from leveret.broker.views.overview import overview, totals
 from leveret.broker.views.vhosts import VhostView, vhost_names
 from leveret.fronts.http.auth import is_monitor, visible
-from leveret.fronts.http.replies import reply, text
+from leveret.fronts.http.json_replies import reply, text
 
 
 class Overview:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from leveret.broker.views.queues import QueryView, QueueView
-from leveret.fronts.http.replies import encoded, jsonable, text
+from leveret.fronts.http.json_replies import encoded, jsonable, text
 
 _REMEMBERED_MAX: Final = 65_536
 

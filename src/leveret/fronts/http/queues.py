@@ -22,15 +22,15 @@ from collections.abc import Callable, Collection
 from starlette.requests import Request
 from starlette.responses import Response
 
-from leveret.broker.accounts import User
+from leveret.broker.access.accounts import User
 from leveret.broker.broker import Broker
 from leveret.broker.operations import queues as operations
 from leveret.broker.views.queues import each_queue, one_queue
 from leveret.fronts.http.auth import enter, visible
 from leveret.fronts.http.errors import NotFound
-from leveret.fronts.http.paths import segment
+from leveret.fronts.http.json_replies import PIECE, reply, reply_rows
+from leveret.fronts.http.path_segments import segment
 from leveret.fronts.http.queue_rows import QueueRows, describe
-from leveret.fronts.http.replies import PIECE, reply, reply_rows
 
 PLAIN_ROWS = 256
 """In a piece: 2 ms of work. Between two pieces all others have a turn, which may take longer."""

@@ -16,15 +16,15 @@ from collections.abc import Callable
 from starlette.requests import Request
 from starlette.responses import Response
 
-from leveret.broker.accounts import User
+from leveret.broker.access.accounts import User
 from leveret.broker.broker import Broker
 from leveret.broker.operations import topics as operations
 from leveret.broker.views.topics import PartitionView, TopicView, each_topic, one_topic
 from leveret.fronts.http.auth import enter, visible
-from leveret.fronts.http.bodies import Body, check_fields, number_in, text_in
 from leveret.fronts.http.errors import Problem
-from leveret.fronts.http.paths import segment
-from leveret.fronts.http.replies import jsonable, reply, reply_list, text
+from leveret.fronts.http.json_replies import jsonable, reply, reply_list, text
+from leveret.fronts.http.path_segments import segment
+from leveret.fronts.http.request_bodies import Body, check_fields, number_in, text_in
 
 
 class Topics:

@@ -23,8 +23,8 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from leveret.broker import administration
-from leveret.broker.accounts import User
+from leveret.broker.access import administration
+from leveret.broker.access.accounts import User
 from leveret.broker.broker import Broker
 from leveret.broker.views.users import (
     PermissionView,
@@ -36,10 +36,10 @@ from leveret.broker.views.users import (
 )
 from leveret.broker.views.vhosts import vhost_names
 from leveret.fronts.http.auth import check_administrator
-from leveret.fronts.http.bodies import BadRequest, Body, check_fields, text_in
 from leveret.fronts.http.errors import NotFound, Problem
-from leveret.fronts.http.paths import segment
-from leveret.fronts.http.replies import reply, reply_list, text
+from leveret.fronts.http.json_replies import reply, reply_list, text
+from leveret.fronts.http.path_segments import segment
+from leveret.fronts.http.request_bodies import BadRequest, Body, check_fields, text_in
 
 _RIGHTS: Final = ("configure", "write", "read")
 

@@ -4,7 +4,7 @@ Parse, find what is to be rejected, what is late, twice or too early; run the st
 sinks, keep what is to be remembered, publish the rejects and settle them. Spark commits the batch when that
 is done, and then the source settles the rest of its messages. It can die anywhere, and all of it can happen
 again. The rule: what is in a sink that can't give it back, and what is settled, is not judged a second time
-(`verdicts`). `running` makes a query of it, `straight` says when it can be done in one pass.
+(`recorded_rejects`). `running` makes a query of it, `straight` says when it can be done in one pass.
 """
 
 from __future__ import annotations
@@ -17,15 +17,23 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from leveret.spark.errors import SparkSideError
-from leveret.spark.pipelines import dedup, once, reasons, rejects, sinks, straight, verdicts
-from leveret.spark.pipelines import rows as parsing
-from leveret.spark.pipelines.checks import as_options
+from leveret.spark.pipelines import (
+    batch_ids,
+    dedup,
+    recorded_rejects,
+    reject_reasons,
+    rejects,
+    single_pass,
+    sinks,
+)
+from leveret.spark.pipelines import parsed_rows as parsing
+from leveret.spark.pipelines.batch_state import Known, Memory
+from leveret.spark.pipelines.checkpoint_files import sync_plan
 from leveret.spark.pipelines.declaration import INPUT, MESSAGE, Declaration, Expectation
-from leveret.spark.pipelines.memory import Known, Memory
+from leveret.spark.pipelines.declaration_checks import as_options
+from leveret.spark.pipelines.recorded_rejects import Verdict
 from leveret.spark.pipelines.rejects import Counts
-from leveret.spark.pipelines.state import sync_plan
-from leveret.spark.pipelines.timing import Seen, Timing, closed, still_open
-from leveret.spark.pipelines.verdicts import Verdict
+from leveret.spark.pipelines.time_rules import Seen, Timing, closed, still_open
 
 Keep = Callable[[DataFrame], DataFrame]
 
@@ -56,7 +64,7 @@ class Divided:
         if refused and self.waiting is not None:
             assert self.refused is not None
             here = self.rows.select(*(f"{MESSAGE}.{name}" for name in parsing.IDENTITY))
-            of_others = reasons.others(self.refused, here).count()
+            of_others = reject_reasons.others(self.refused, here).count()
         return refused, of_others, 0 if self.orphans is None else self.orphans.count()
 
 
@@ -76,8 +84,8 @@ class Batches:
     _taken_back: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        self._in_one_pass = straight.possible(self.declared)
-        self._taken_back = once.taken_back(self.declared)
+        self._in_one_pass = single_pass.possible(self.declared)
+        self._taken_back = batch_ids.taken_back(self.declared)
         self.counts = replace(self.counts, waited=self.waiting)
 
     def __call__(self, messages: DataFrame, batch: int) -> None:
@@ -96,8 +104,8 @@ class Batches:
 
     def _earlier(self, spark: SparkSession, batch: int) -> Verdict | None:
         """The first batch of a run may have died in an earlier one: how it was judged, if that holds."""
-        found = None if self.counts.batches else verdicts.read(self.declared, batch)
-        if found is None or found.written or once.is_in_a_sink(spark, self.declared, batch):
+        found = None if self.counts.batches else recorded_rejects.read(self.declared, batch)
+        if found is None or found.written or batch_ids.is_in_a_sink(spark, self.declared, batch):
             return found
         return None
 
@@ -105,7 +113,7 @@ class Batches:
         """Counted while they are written; what is rejected is read once more, if there is any."""
         self._show_tables(messages.sparkSession, lambda rows: rows)
         rows = self._parsed(messages)
-        counted = straight.Counted(rows)
+        counted = single_pass.Counted(rows)
         self._write(counted.rows, batch)
         found = counted.result()
         if found is None:
@@ -115,7 +123,7 @@ class Batches:
         if found[1]:
             bad = parsing.bad(rows).persist()
             try:
-                self._reject(bad, verdicts.of(self.declared, batch, bad))
+                self._reject(bad, recorded_rejects.of(self.declared, batch, bad))
             finally:
                 bad.unpersist()
         self.counts = self.counts.with_batch(*found)
@@ -129,7 +137,7 @@ class Batches:
         counts = self.counts.with_batch(found.seen.messages, rejected, of_others=of_others)
         if verdict is None:
             rejects.check(self.declared, counts, rejected)
-            verdict = verdicts.of(self.declared, batch, found.bad if rejected else None)
+            verdict = recorded_rejects.of(self.declared, batch, found.bad if rejected else None)
         elif not verdict.written:
             _check_same(found, verdict)
         if verdict.written:
@@ -144,7 +152,7 @@ class Batches:
     def _write_all(self, found: Divided, before: Known, memory: Memory, verdict: Verdict) -> None:
         """The sinks and the memory. What they get must not change when one of them can't give it back."""
         if not self._taken_back:
-            verdicts.write(self.declared, verdict)
+            recorded_rejects.write(self.declared, verdict)
         self._write(found.ready, verdict.batch)
         timing = Timing(self.declared)
         if timing:
@@ -154,7 +162,7 @@ class Batches:
     def _reject(self, bad: DataFrame, verdict: Verdict) -> None:
         """The rest has been written."""
         if not verdict.written:
-            verdicts.write(self.declared, verdict.when_written())
+            recorded_rejects.write(self.declared, verdict.when_written())
         rejects.publish(bad, self.declared, verdict.batch)
         rejects.settle(self.declared, verdict)
 
@@ -170,7 +178,7 @@ class Batches:
         rows, known = self._parsed(messages), None
         if verdict is not None:
             known = verdict.rows(spark)
-            rows = reasons.instead(rows, verdict.rows_before_time(spark, self.declared))
+            rows = reject_reasons.instead(rows, verdict.rows_before_time(spark, self.declared))
         rows = keep(timing.judged(rows, before))
         seen = timing.seen(rows)
         clock_us = timing.clock_after(before, seen)
@@ -178,13 +186,13 @@ class Batches:
         if self.declared.windows is not None:
             ready = timing.in_windows(ready, before)
         if known is not None:
-            ready = reasons.added(ready, known)
+            ready = reject_reasons.added(ready, known)
         if self.declared.windows is not None:
             placed = keep(ready)
             ready, waiting = closed(placed, clock_us), still_open(placed, clock_us)
         ready = ready if known is not None else self._after_steps(ready)
         refused = None
-        bad = parsing.bad(rows) if known is None else reasons.only(parsing.bad(rows), known)
+        bad = parsing.bad(rows) if known is None else reject_reasons.only(parsing.bad(rows), known)
         if known is not None or self._later:
             refused = parsing.bad(keep(ready))
             bad = bad.unionByName(refused, allowMissingColumns=True)
@@ -202,7 +210,7 @@ class Batches:
             return None
         if known is not None:
             dropped = rows.where(dedup.is_duplicate() & F.col(parsing.REJECT).isNull())
-            return parsing.bad(reasons.added(dropped, known))
+            return parsing.bad(reject_reasons.added(dropped, known))
         return dedup.orphaned(rows, refused, terms) if terms.duplicates == "drop" else None
 
     def _parsed(self, messages: DataFrame) -> DataFrame:
@@ -249,7 +257,7 @@ class Batches:
         results = self.results(parsing.good(rows))
         for step in dict.fromkeys(each.step for each in self._later):
             expected = [each for each in self._later if each.step == step]
-            rows = reasons.added(rows, parsing.failed(results[step], expected))
+            rows = reject_reasons.added(rows, parsing.failed(results[step], expected))
         return rows
 
 
@@ -264,7 +272,7 @@ def _show(rows: DataFrame, name: str) -> None:
 
 def _check_same(found: Divided, verdict: Verdict) -> None:
     """Nothing but a change of the file makes a row unfit that a sink may have."""
-    others = reasons.others(parsing.bad(found.rows), verdict.rows(found.rows.sparkSession)).count()
+    others = reject_reasons.others(parsing.bad(found.rows), verdict.rows(found.rows.sparkSession)).count()
     if others:
         raise SparkSideError(
             f"{others} of the messages of batch {verdict.batch}, which a sink has, can't be used any more",

@@ -23,14 +23,14 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from leveret.spark.errors import SparkSideError
 from leveret.spark.pipelines import running, sql
-from leveret.spark.pipelines.checks import FILES, as_options
+from leveret.spark.pipelines.checkpoint_files import Status, query_id
 from leveret.spark.pipelines.declaration import Declaration, Sink
-from leveret.spark.pipelines.failures import SPARK_FAILED, first_cause
-from leveret.spark.pipelines.owners import OWNER
+from leveret.spark.pipelines.declaration_checks import FILES, as_options
 from leveret.spark.pipelines.sinks import BATCH
-from leveret.spark.pipelines.state import Status, query_id
+from leveret.spark.pipelines.spark_failures import SPARK_FAILED, first_cause
+from leveret.spark.pipelines.table_owner import OWNER
 from leveret.spark.pipelines.tables import Batch, Table, last_committed, rows_of
-from leveret.spark.place import without_keys
+from leveret.spark.shared_directory import without_keys
 
 TARGET_BYTES: Final = 128 << 20
 _LOCK: Final = "_compacting-"

@@ -19,8 +19,8 @@ from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.sql import SparkSession
 
 from leveret.spark.errors import SparkSideError
-from leveret.spark.pipelines.checks import as_options
 from leveret.spark.pipelines.declaration import Declaration, Sink
+from leveret.spark.pipelines.declaration_checks import as_options
 from leveret.spark.pipelines.errors import BadPipeline
 
 _PACKAGES: Final = {

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 import msgspec
 
 from leveret.spark.pipelines.errors import BadPipeline
-from leveret.spark.pipelines.lines import Key, Lines
+from leveret.spark.pipelines.toml_lines import Key, Lines
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

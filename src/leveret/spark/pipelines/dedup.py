@@ -13,7 +13,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
-from leveret.spark.pipelines import rows as parsing
+from leveret.spark.pipelines import parsed_rows as parsing
 from leveret.spark.pipelines.declaration import MESSAGE, Dedup
 from leveret.spark.pipelines.lateness import TIME, us_of
 

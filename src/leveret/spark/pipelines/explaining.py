@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from leveret.spark.options import SourceOptions
 from leveret.spark.pipelines import sql
-from leveret.spark.pipelines.checks import source_options
 from leveret.spark.pipelines.declaration import INPUT, MESSAGE, Declaration
+from leveret.spark.pipelines.declaration_checks import source_options
 from leveret.spark.pipelines.rejects import SHARE_FROM
 from leveret.spark.pipelines.sinks import promise
-from leveret.spark.place import without_keys
+from leveret.spark.shared_directory import without_keys
 
 
 def explain(declared: Declaration) -> list[tuple[str, list[str]]]:

@@ -22,11 +22,11 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from leveret.spark.pipelines import counting
-from leveret.spark.pipelines.checks import TABLE_NAME
+from leveret.spark.pipelines import write_counts
+from leveret.spark.pipelines.checkpoint_files import query_id
 from leveret.spark.pipelines.databases import Connection, Database, DatabaseFailed
 from leveret.spark.pipelines.declaration import Declaration, Sink
-from leveret.spark.pipelines.state import query_id
+from leveret.spark.pipelines.declaration_checks import TABLE_NAME
 
 _ACCOUNT: Final = "leveret_batches"
 _MAKE_ACCOUNT: Final = """
@@ -131,7 +131,7 @@ class Turn:
         if self.database.most_writers is not None:
             rows = rows.coalesce(self.database.most_writers)
         self._append(rows.observe(counted, F.count(F.lit(1)).alias("rows")), stage)
-        found = counting.told(counted)
+        found = write_counts.told(counted)
         if found is None:
             raise self._uncounted()
         return int(found["rows"])

@@ -13,8 +13,8 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from leveret.spark import values
-from leveret.spark.pipelines import rows as parsing
+from leveret.spark import option_values
+from leveret.spark.pipelines import parsed_rows as parsing
 from leveret.spark.pipelines.declaration import MESSAGE, Watermark
 
 TIME: Final = "_time"
@@ -24,7 +24,7 @@ _ENQUEUED: Final = f"{MESSAGE}.enqueued_at"
 
 
 def us_of(duration: str) -> int:
-    return round(values.duration(duration) * 1_000_000)
+    return round(option_values.duration(duration) * 1_000_000)
 
 
 def timed(rows: DataFrame, watermark: Watermark | None) -> DataFrame:

@@ -11,7 +11,7 @@ import os
 import posixpath
 
 from leveret.spark.pipelines.declaration import FILES, Declaration, Sink
-from leveret.spark.pipelines.lines import Key
+from leveret.spark.pipelines.toml_lines import Key
 
 Parts = tuple[str, ...]
 _OWN = "give each a directory of its own"

@@ -24,12 +24,12 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from leveret.spark.columns import schema_of
 from leveret.spark.options import SourceOptions
-from leveret.spark.pipelines import checks, declaration, explaining, rejects, running
-from leveret.spark.pipelines import rows as parsing
+from leveret.spark.pipelines import declaration, declaration_checks, explaining, rejects, running
+from leveret.spark.pipelines import parsed_rows as parsing
+from leveret.spark.pipelines.batch_state import Known
 from leveret.spark.pipelines.batches import Batches
 from leveret.spark.pipelines.declaration import MESSAGE, Declaration, FunctionStep
-from leveret.spark.pipelines.memory import Known
-from leveret.spark.pipelines.timing import Timing
+from leveret.spark.pipelines.time_rules import Timing
 
 _Function = Callable[[DataFrame], DataFrame]
 
@@ -71,7 +71,7 @@ class Pipeline:
 
     def validate(self) -> None:
         """Raises `BadPipeline` for the first problem."""
-        checks.check(self.declared)
+        declaration_checks.check(self.declared)
 
     def explain(self) -> list[tuple[str, list[str]]]:
         self.validate()
@@ -114,7 +114,9 @@ class Pipeline:
 
 def _messages(spark: SparkSession, declared: Declaration, bodies: Iterable[bytes | str]) -> DataFrame:
     """Bodies as the source gives them, one after the other at offsets 0, 1, 2, ..."""
-    options = SourceOptions.parse({**checks.source_options(declared), "includeProperties": "true"})
+    options = SourceOptions.parse(
+        {**declaration_checks.source_options(declared), "includeProperties": "true"}
+    )
     schema = schema_of(options)
     known: dict[str, Any] = dict.fromkeys(schema.names)
     known |= {"queue": options.subject, "partition": 0, "exchange": "", "routing_key": options.subject}

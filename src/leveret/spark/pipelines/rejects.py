@@ -5,8 +5,9 @@ A rejected message keeps its body, id and headers; what was wrong is in headers 
     x-reject-reason, x-reject-step, x-reject-column, x-reject-pipeline, x-reject-batch,
     x-reject-queue, x-reject-partition, x-reject-offset
 
-Which ones they are is written down before (`verdicts`). The rule: rejects are confirmed before they are
-settled, and the batch is committed after both; they are published once per batch where the broker is Leveret.
+`recorded_rejects` writes down which messages are rejected before they are published. The rule: rejects are
+confirmed before they are settled, and the batch is committed after both. On Leveret they are published once
+per batch.
 """
 
 from __future__ import annotations
@@ -18,21 +19,21 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from leveret.client.copies import FURTHER_ADDRESSES
 from leveret.client.message import PRODUCER, REPUBLISHED, SEQ
+from leveret.client.message_copies import FURTHER_ADDRESSES
 from leveret.client.redrive import REJECT
 from leveret.flight.actions import Done, Reject, RejectRead
 from leveret.flight.bounds import RANGES_MAX
 from leveret.flight.tickets import pack_ranges
-from leveret.spark.calls import Calls
 from leveret.spark.endpoint import find
+from leveret.spark.flight_calls import Calls
 from leveret.spark.options import SourceOptions
-from leveret.spark.pipelines import rows as parsing
-from leveret.spark.pipelines.checks import MESSAGE, broker_options, source_options
+from leveret.spark.pipelines import parsed_rows as parsing
+from leveret.spark.pipelines.batch_ids import identity
 from leveret.spark.pipelines.declaration import Declaration
+from leveret.spark.pipelines.declaration_checks import MESSAGE, broker_options, source_options
 from leveret.spark.pipelines.errors import TooManyRejects
-from leveret.spark.pipelines.once import identity
-from leveret.spark.pipelines.verdicts import Part, Verdict
+from leveret.spark.pipelines.recorded_rejects import Part, Verdict
 from leveret.spark.topics import subject
 
 _OF_ONE_PUBLISH: Final = (PRODUCER, SEQ, REPUBLISHED, *FURTHER_ADDRESSES)

@@ -16,19 +16,19 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from leveret.spark import check_java, quiet, register, shielding, values
+from leveret.spark import check_java, java_signals, option_values, quiet_logging, register
 from leveret.spark.endpoint import find
 from leveret.spark.errors import SparkSideError
 from leveret.spark.options import SourceOptions
 from leveret.spark.pipelines import schemas, sinks, timechecks
+from leveret.spark.pipelines.batch_state import Memory
 from leveret.spark.pipelines.batches import Batches
-from leveret.spark.pipelines.checks import as_options, source_options
+from leveret.spark.pipelines.checkpoint_files import State, Status
 from leveret.spark.pipelines.declaration import Declaration
+from leveret.spark.pipelines.declaration_checks import as_options, source_options
 from leveret.spark.pipelines.errors import CheckpointInUse
-from leveret.spark.pipelines.failures import SPARK_FAILED, first_cause
-from leveret.spark.pipelines.interrupts import Interrupts
-from leveret.spark.pipelines.memory import Memory
-from leveret.spark.pipelines.state import State, Status
+from leveret.spark.pipelines.signals import Interrupts
+from leveret.spark.pipelines.spark_failures import SPARK_FAILED, first_cause
 
 _LOOK_S: Final = 1
 _LENIENT: Final = {"spark.sql.ansi.enabled": "false"}
@@ -49,11 +49,11 @@ def session(declared: Declaration, *, log_level: str = "OFF") -> Iterator[SparkS
     else:
         check_java()
         builder = builder.appName(declared.name).master(declared.spark.master)
-        settings = quiet.settings(declared.spark.master) | _LENIENT | _jars(declared) | settings
+        settings = quiet_logging.settings(declared.spark.master) | _LENIENT | _jars(declared) | settings
     for name, value in settings.items():
         builder = builder.config(name, value)
     try:
-        with shielding.from_sigterm():
+        with java_signals.from_sigterm():
             spark = builder.getOrCreate()
         register(spark)
     except SPARK_FAILED as error:
@@ -215,4 +215,4 @@ def _check_arrivals(declared: Declaration) -> None:
 def _interval(declared: Declaration) -> str:
     """As Spark reads it, which knows fewer units than we do."""
     every = declared.trigger.every
-    return f"{0 if every is None else max(1, round(values.duration(every) * 1000))} milliseconds"
+    return f"{0 if every is None else max(1, round(option_values.duration(every) * 1000))} milliseconds"

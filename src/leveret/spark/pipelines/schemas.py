@@ -15,9 +15,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import ArrayType, DataType, StructField, StructType
 
 from leveret.spark.pipelines import sql
-from leveret.spark.pipelines.checks import HIDDEN, as_options, source_options
+from leveret.spark.pipelines.checkpoint_files import State
 from leveret.spark.pipelines.declaration import Declaration
-from leveret.spark.pipelines.state import State
+from leveret.spark.pipelines.declaration_checks import HIDDEN, as_options, source_options
 
 log = logging.getLogger("leveret.spark")
 

@@ -20,14 +20,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from leveret.spark.errors import BadOption
-from leveret.spark.pipelines import jdbc, owners, sql
-from leveret.spark.pipelines.checks import FILES, MESSAGE, as_options
+from leveret.spark.pipelines import jdbc, sql, table_owner
+from leveret.spark.pipelines.batch_ids import sink_options
+from leveret.spark.pipelines.checkpoint_files import query_id
 from leveret.spark.pipelines.databases import Database
 from leveret.spark.pipelines.declaration import Declaration, Sink
-from leveret.spark.pipelines.once import sink_options
-from leveret.spark.pipelines.rows import IDENTITY
-from leveret.spark.pipelines.state import query_id
-from leveret.spark.place import Place
+from leveret.spark.pipelines.declaration_checks import FILES, MESSAGE, as_options
+from leveret.spark.pipelines.parsed_rows import IDENTITY
+from leveret.spark.shared_directory import Place
 
 BATCH: Final = "_batch"
 """The column that says in which batch a row was written."""
@@ -83,12 +83,12 @@ def _claim(spark: SparkSession, sink: Sink, declared: Declaration) -> None:
     """A table belongs to one checkpoint: another counts its batches from 0 again, over the old ones."""
     assert sink.path is not None
     mine, index = query_id(declared), declared.sinks.index(sink)
-    if owners.claimed(spark, sink.path, mine) != mine:
+    if table_owner.claimed(spark, sink.path, mine) != mine:
         hint = "a new checkpoint needs a new path: its batches would overwrite the old ones"
         raise declared.wrong(
             ("sinks", index, "path"), "has a table that belongs to another checkpoint", hint=hint
         )
-    format = owners.claimed(spark, sink.path, sink.format, file=owners.FORMAT)
+    format = table_owner.claimed(spark, sink.path, sink.format, file=table_owner.FORMAT)
     if format != sink.format:
         hint = "a table has one format: go back to it, or take a new path"
         raise declared.wrong(

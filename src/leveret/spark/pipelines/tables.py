@@ -26,10 +26,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from leveret.spark.errors import SparkSideError
-from leveret.spark.pipelines.checks import as_options
-from leveret.spark.pipelines.failures import SPARK_FAILED
+from leveret.spark.pipelines.declaration_checks import as_options
 from leveret.spark.pipelines.sinks import BATCH
-from leveret.spark.place import Place, opened
+from leveret.spark.pipelines.spark_failures import SPARK_FAILED
+from leveret.spark.shared_directory import Place, opened
 
 T = TypeVar("T")
 _WHOLE: Final = "_SUCCESS"

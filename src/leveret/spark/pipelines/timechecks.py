@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from leveret.spark import values
+from leveret.spark import option_values
 from leveret.spark.pipelines import sql
 from leveret.spark.pipelines.declaration import MESSAGE, OF_MESSAGE, Declaration, Windows
-from leveret.spark.pipelines.lines import Key
+from leveret.spark.pipelines.toml_lines import Key
 
 _TIMES: Final = ("TIMESTAMP", "DATE", "STRING")
 """How the types begin that Spark makes a time of: a number could mean seconds, or something else."""
@@ -42,7 +42,7 @@ def needing_arrivals(declared: Declaration) -> Key | None:
 def _check_duration(declared: Declaration, key: Key, value: str | None) -> None:
     try:
         if value is not None:
-            values.duration(value)
+            option_values.duration(value)
     except ValueError as error:
         raise declared.wrong(key, f"{value!r} {error}") from None
 

@@ -11,8 +11,9 @@ from leveret.amqp.errors import NotAllowed, NotImplemented_
 from leveret.amqp.frames import content_frames
 from leveret.amqp.methods import make
 from leveret.amqp.names import to_text
-from leveret.broker import consuming, direct_replies
-from leveret.broker.consuming import Got, Wanted
+from leveret.broker.queues import direct_replies
+from leveret.broker.sessions import consuming
+from leveret.broker.sessions.consuming import Got, Wanted
 from leveret.fronts.amqp.channel import AmqpChannel
 from leveret.fronts.amqp.methods.fields import named, table_of
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from pamqp import commands as spec
 
-from leveret.broker.confirms import Confirms
 from leveret.broker.errors import PreconditionFailed
+from leveret.broker.sessions.confirms import Confirms
 from leveret.fronts.amqp.channel import AmqpChannel
 
 

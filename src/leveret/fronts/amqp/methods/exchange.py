@@ -7,11 +7,11 @@ from typing import Any
 from pamqp import commands as spec
 
 from leveret.amqp.errors import CommandInvalid
-from leveret.broker import arguments
 from leveret.broker.errors import AccessRefused, PreconditionFailed
-from leveret.broker.exchange import Exchange
 from leveret.broker.exchanges import ROUTERS
-from leveret.broker.names import check_not_default, check_not_reserved, cleaned
+from leveret.broker.exchanges.exchange import Exchange
+from leveret.broker.queues import arguments
+from leveret.broker.vhosts.reserved_names import check_not_default, check_not_reserved, cleaned
 from leveret.fronts.amqp.channel import AmqpChannel
 from leveret.fronts.amqp.methods.fields import table_of
 

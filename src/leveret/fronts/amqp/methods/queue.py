@@ -7,12 +7,12 @@ from typing import Any
 from pamqp import commands as spec
 
 from leveret.amqp.methods import make
-from leveret.broker import arguments, direct_replies
-from leveret.broker.arguments import declared_settings
-from leveret.broker.destination import Destination
 from leveret.broker.errors import NotFound, PreconditionFailed
-from leveret.broker.names import check_not_default, check_not_reserved, cleaned
-from leveret.broker.queue import Queue
+from leveret.broker.queues import arguments, direct_replies
+from leveret.broker.queues.arguments import declared_settings
+from leveret.broker.queues.queue import Queue
+from leveret.broker.vhosts.destination import Destination
+from leveret.broker.vhosts.reserved_names import check_not_default, check_not_reserved, cleaned
 from leveret.fronts.amqp.channel import AmqpChannel
 from leveret.fronts.amqp.methods.fields import named, table_of
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from pamqp import commands as spec
 
-from leveret.broker import committing
 from leveret.broker.errors import PreconditionFailed
-from leveret.broker.transaction import Buffer
+from leveret.broker.sessions import transaction_commit
+from leveret.broker.sessions.transaction import Buffer
 from leveret.fronts.amqp.channel import AmqpChannel
 
 
@@ -22,7 +22,7 @@ def select(channel: AmqpChannel, method: spec.Tx.Select) -> None:
 
 def commit(channel: AmqpChannel, method: spec.Tx.Commit) -> None:
     """Answered when everything in it is durable."""
-    ticket = committing.commit(channel.core, _transaction(channel))
+    ticket = transaction_commit.commit(channel.core, _transaction(channel))
     channel.reply(spec.Tx.CommitOk(), ticket=ticket)
 
 

@@ -1,0 +1,195 @@
+"""Logins: who has this name and this password, found out without stopping anybody else.
+
+    logins.begin("ann", b"secret", origin=Origin("10.0.0.7"), done=lambda user: ...)
+
+Owns the steps from a name and a password to a user: guest from loopback only, the delay after failures
+(`failed_logins`), the password that was right before, and the hash. Hashing takes long, so a hasher that is
+passed in does it elsewhere. `done` is called once, at once or in a later turn, with the user or with None.
+The rule: an answer tells nothing but whether name and password belong together. Users who do not exist are
+hashed, delayed and counted like all others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar
+
+from leveret.broker.access import passwords
+from leveret.broker.access.accounts import GUEST, Accounts, User
+from leveret.broker.access.failed_logins import FailedLogins
+from leveret.broker.access.passwords import NOBODY_HASH, Verdict
+from leveret.broker.core import DefiningCore
+from leveret.broker.definitions import Change
+
+T = TypeVar("T")
+
+Done: TypeAlias = Callable[[User | None], None]
+
+
+class LoginCore(DefiningCore, Protocol):
+    """The broker, as logins know it."""
+
+    accounts: Accounts
+
+    def token(self) -> str:
+        """Return a random name."""
+
+
+class Origin(NamedTuple):
+    """Where a login comes from."""
+
+    address: str = ""
+    """Of the peer, without its port."""
+    loopback: bool = False
+
+
+class Hasher(Protocol):
+    """Runs what takes long somewhere else."""
+
+    def __call__(self, job: Callable[[], T], done: Callable[[T | None], None]) -> None:
+        """Call `job`, then `done` with what it returned, in a turn of the broker.
+
+        `done` is called with None if too many jobs wait already, or if the job has failed.
+        """
+
+
+def hash_at_once(job: Callable[[], T], done: Callable[[T | None], None]) -> None:
+    """A hasher without threads, for tests: everything has happened when it returns."""
+    done(job())
+
+
+@dataclass(slots=True, eq=False)
+class _Attempt:
+    name: str
+    password: bytes
+    digest: bytes
+    address: str
+    source: object
+    done: Done
+    counts: bool = True
+    """Whether it counts for the limits of logins that wait."""
+
+
+class Logins:
+    """All logins under way, and the failures that later ones wait for."""
+
+    def __init__(self, broker: LoginCore, hasher: Hasher) -> None:
+        self._broker = broker
+        self._hasher = hasher
+        self._failures = FailedLogins(1000 * broker.limits.login_delay_max_ms)
+        self._waiting: Counter[object] = Counter()
+        """Logins that wait for a delay or a hash, by source."""
+        self._waiting_count = 0
+        self._checking: dict[tuple[str, bytes, str], list[_Attempt]] = {}
+        """Logins by what is hashed for them: many that ask the same wait for one hash."""
+
+    def begin(self, name: str, password: bytes, *, origin: Origin, done: Done) -> None:
+        if name == GUEST and not origin.loopback:
+            done(None)
+            return
+        source = self._failures.source(origin.address, name)
+        digest = hashlib.sha256(password).digest()
+        attempt = _Attempt(name, password, digest, origin.address, source, done)
+        now_us = self._broker.now_us()
+        delay_us = self._failures.delay_us(origin.address, name, now_us)
+        if not delay_us and self._needs_no_hash(attempt):
+            attempt.counts = False
+            self._check(attempt)
+            return
+        limits = self._broker.limits
+        if (
+            self._waiting[source] >= limits.logins_waiting_by_source_max
+            or self._waiting_count >= limits.logins_waiting_max
+        ):
+            done(None)
+            return
+        self._waiting[source] += 1
+        self._waiting_count += 1
+        if delay_us:
+            self._broker.timers.set(attempt, now_us + delay_us, partial(self._check, attempt))
+        else:
+            self._check(attempt)
+
+    def hash_password(self, password: bytes, done: Callable[[str | None], None]) -> None:
+        """Make the hash of a new password; None if that can't be done now."""
+        self._hasher(partial(passwords.hash_password, password, self._salt()), done)
+
+    def _needs_no_hash(self, attempt: _Attempt) -> bool:
+        """Return whether the password was right before, or another login waits for the hash already.
+
+        Hundreds of clients of one user may connect in the moment after a start.
+        """
+        user = self._broker.accounts.users.get(attempt.name)
+        if user is not None and hmac.compare_digest(user.known_digest, attempt.digest):
+            return True
+        return self._key(attempt, user) in self._checking
+
+    def _key(self, attempt: _Attempt, user: User | None) -> tuple[str, bytes, str]:
+        return attempt.name, attempt.digest, NOBODY_HASH if user is None else user.password_hash
+
+    def _check(self, attempt: _Attempt) -> None:
+        user = self._broker.accounts.users.get(attempt.name)
+        if user is not None and hmac.compare_digest(user.known_digest, attempt.digest):
+            self._end(attempt, user)
+            return
+        key = self._key(attempt, user)
+        hashed = key[2]
+        if key in self._checking:
+            self._checking[key].append(attempt)
+            return
+        self._checking[key] = [attempt]
+        job = partial(passwords.check, attempt.password, hashed, self._salt())
+        self._hasher(job, partial(self._checked, key))
+
+    def _checked(self, key: tuple[str, bytes, str], verdict: Verdict | None) -> None:
+        name, digest, hashed = key
+        attempts = self._checking.pop(key)
+        user = self._broker.accounts.users.get(name)
+        if (NOBODY_HASH if user is None else user.password_hash) != hashed:
+            for attempt in attempts:  # the password was changed meanwhile: it is the new one that counts
+                self._check(attempt)
+            return
+        if verdict is None or not verdict.right:
+            user = None
+        elif user is not None:
+            if verdict.replacement is not None:
+                self._replace_hash(user, verdict.replacement)
+            user.known_digest = digest
+        for attempt in attempts:
+            self._end(attempt, user)
+
+    def _end(self, attempt: _Attempt, user: User | None) -> None:
+        self._leave(attempt)
+        if user is None:
+            self._failures.failed(attempt.address, attempt.name, self._broker.now_us())
+        else:
+            self._failures.succeeded(attempt.address, attempt.name)
+        attempt.done(user)
+
+    def _leave(self, attempt: _Attempt) -> None:
+        if not attempt.counts:
+            return
+        self._waiting_count -= 1
+        self._waiting[attempt.source] -= 1
+        if not self._waiting[attempt.source]:
+            del self._waiting[attempt.source]
+
+    def _replace_hash(self, user: User, hashed: str) -> None:
+        """Keep a better hash of the same password; while nothing can be defined, a later login does it."""
+        if self._broker.definitions.refusal is not None:
+            return
+        before, user.password_hash = user.password_hash, hashed
+
+        def undo() -> None:
+            if user.password_hash == hashed:
+                user.password_hash = before
+
+        self._broker.define(Change(user.row()), undo=undo)
+
+    def _salt(self) -> bytes:
+        return self._broker.token().encode()

@@ -1,0 +1,183 @@
+"""What becomes of a message that dies: a copy to the dead-letter exchange, or nothing.
+
+The copies and the settlement of the original are one transaction, one frame of the write-ahead log: at every
+moment the message is in its queue or in those it was sent on to, never in neither. How the headers tell the
+story is left to `death_headers`. If nothing can be appended (a full disk) the message stays where it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from leveret.broker.atomic_changes import Feed, Work
+from leveret.broker.canonical import headers_of, to_bytes, to_text
+from leveret.broker.core import Core
+from leveret.broker.counters import Counters
+from leveret.broker.queues import death_headers
+from leveret.broker.queues.death_headers import Reason
+from leveret.broker.record_flags import EXPIRES
+from leveret.broker.vhosts.destination import Destination
+from leveret.storage.errors import BadRequest, WriteFailed
+from leveret.storage.journal import Outcome
+from leveret.storage.log import Log
+from leveret.storage.offset_set import Range
+from leveret.storage.records import Message, Record
+
+_AT_ONCE = 1024
+_SMALL_BYTES = 64 << 10
+_WITHOUT_COPY = {
+    Reason.REJECTED: Outcome.REJECTED,
+    Reason.EXPIRED: Outcome.EXPIRED,
+    Reason.MAXLEN: Outcome.DROPPED,
+    Reason.DELIVERY_LIMIT: Outcome.DROPPED,
+}
+
+
+class Letters(Protocol):
+    """What the messages of a feed leave when they die."""
+
+    def has_letters(self) -> bool:
+        """Return whether messages that die may leave something."""
+
+    def letters(
+        self, record: Record, reason: Reason, *, why: bytes, tried: bool
+    ) -> Sequence[tuple[Destination, Message]]:
+        """Return what a message leaves, and where; `tried` if it was delivered just now."""
+
+
+class LetterFeed(Feed, Protocol):
+    """A feed whose messages may die."""
+
+    @property
+    def broker(self) -> Core: ...
+
+    @property
+    def log(self) -> Log: ...
+
+    @property
+    def counters(self) -> Counters: ...
+
+    @property
+    def rules(self) -> Letters: ...
+
+
+def bury(
+    feed: LetterFeed,
+    ranges: Sequence[Range],
+    reason: Reason,
+    *,
+    in_flight: bool,
+    work: Work | None = None,
+    who: bytes = b"",
+    why: bytes = b"",
+    tried: bool = True,
+) -> bool:
+    """Settles messages that died, with a copy where there is a place for it.
+
+    False when they could not be written: then what was ready still is, what was in flight is ready again, and
+    the feed is run once writing works.
+    """
+    pieces = list(_pieces(feed, ranges))
+    for position, piece in enumerate(pieces):
+        part = work or Work(feed.broker)
+        _bury(part, feed, piece, reason, in_flight=in_flight, who=who, why=why, tried=tried)
+        if work is not None:
+            continue
+        try:
+            part.commit()
+        except (WriteFailed, BadRequest):
+            feed.broker.ledger.stall(feed)
+            if in_flight:
+                back = Work(feed.broker)
+                back.give_back(feed, pieces[position:], counted=False)
+                back.commit()
+            return False
+    return True
+
+
+def _pieces(feed: LetterFeed, ranges: Sequence[Range]) -> Iterator[Range]:
+    """What is buried at once: so many messages, and one by one where they may be large."""
+    mean_bytes = feed.log.size_bytes // max(1, feed.log.next - feed.log.first)
+    at_once = _AT_ONCE if mean_bytes < _SMALL_BYTES else 1
+    for start, stop in ranges:
+        for first in range(start, stop, at_once):
+            yield first, min(stop, first + at_once)
+
+
+def _bury(
+    work: Work,
+    feed: LetterFeed,
+    range_: Range,
+    reason: Reason,
+    *,
+    in_flight: bool,
+    who: bytes,
+    why: bytes,
+    tried: bool,
+) -> None:
+    copied = 0
+    if feed.rules.has_letters():
+        for record in feed.log.read([range_]):
+            letters = feed.rules.letters(record, reason, why=why, tried=tried)
+            for target, copy in letters:
+                work.append(target, [copy])
+            copied += bool(letters)
+    outcome = Outcome.DEAD_LETTERED if copied else _WITHOUT_COPY[reason]
+    if in_flight:
+        work.settle(feed, [range_], outcome, who=who, why=reason.value.encode())
+    else:
+        work.drop(feed, [range_], outcome, why=reason.value.encode())
+    _count(feed, reason, range_[1] - range_[0], copied)
+
+
+def _count(feed: LetterFeed, reason: Reason, count: int, copied: int) -> None:
+    feed.broker.counters.deaths[reason.value] += count
+    for counters in (feed.counters, feed.broker.counters):
+        counters.dead_lettered += copied
+        if reason is Reason.EXPIRED:
+            counters.expired += count
+        elif reason is not Reason.REJECTED:
+            counters.dropped += count
+
+
+def bury_new(queue: Destination, messages: Sequence[Message], reason: Reason) -> None:
+    """Dead letters of messages that the queue did not even take in (`reject-publish-dlx`)."""
+    if queue.settings.dead_letter_exchange is None:
+        return
+    now_us = queue.broker.now_us()
+    for message in messages:
+        record = Record(0, now_us, *message)
+        for target, copy in route(queue, record, reason):
+            target.append([copy])
+
+
+def route(queue: Destination, record: Record, reason: Reason) -> list[tuple[Destination, Message]]:
+    """Where a queue's dead letter goes, and as what; nowhere without an exchange, and not in a circle."""
+    exchange = queue.settings.dead_letter_exchange
+    assert exchange is not None
+    if exchange not in queue.vhost.exchanges:
+        return []
+    own_key = to_text(record.routing_key)
+    new_key = queue.settings.dead_letter_routing_key
+    keys = (
+        [own_key, *death_headers.carbon_copies(headers_of(record.header))] if new_key is None else [new_key]
+    )
+    header = death_headers.bury(
+        record.header,
+        queue=queue.name,
+        reason=reason,
+        time_s=queue.broker.now_us() // 1_000_000,
+        exchange=to_text(record.exchange),
+        routing_keys=[own_key],
+        keep_cc=new_key is None,
+    )
+    targets = queue.vhost.route_on(exchange, keys, header)
+    found = []
+    for target in targets:
+        if death_headers.is_cycle(header, queue=target.name, reason=reason):
+            continue
+        flags = record.flags & ~EXPIRES
+        message = Message(to_bytes(exchange), to_bytes(keys[0]), header, record.body, flags, record.priority)
+        found.append((target, message))
+    return found

@@ -1,0 +1,158 @@
+"""Sequences of producers: which numbers of which producers are known, exactly and in bounded room.
+
+A publisher that may have to send a message twice gives it a name (`x-producer`) and a number (`x-seq`). Known
+numbers are kept as a set of ranges per producer, not as the highest one: a 5 that was refused after a 6 was
+taken is not known. Two bounds: numbers more than `window` below a producer's highest are forgotten, and so
+are the producers that were heard of longest ago. What is forgotten counts as not known: a message may then be
+stored twice, none is ever lost. Whose sequences these are and how they last is left to `dedup`.
+
+    entries    for each producer, the one heard of longest ago first:
+               u16 bytes of the name | u32 bytes of the set | name, UTF-8 | set (`storage.offsets`)
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from struct import Struct
+from typing import Final
+
+from leveret.broker import canonical
+from leveret.broker.canonical import headers_of, peek, to_bytes
+from leveret.broker.queues.erlang_terms import is_integer
+from leveret.storage.offset_set import OFFSET_LIMIT, OffsetSet, Range
+
+PRODUCERS_MAX: Final = 10_000
+PRODUCER_BYTES_MAX: Final = 255
+_ENTRY: Final = Struct("<HI")
+_PRODUCER: Final = b"\x0ax-producerS"
+"""Key and type, as they stand in a table."""
+_SEQ: Final = b"\x05x-seql"
+_ID_BYTES: Final = 16
+"""At the end of a message id, in which those of one producer may differ."""
+_BEHIND_THE_ID: Final = (
+    canonical.TIMESTAMP | canonical.TYPE | canonical.USER_ID | canonical.APP_ID | canonical.CLUSTER_ID
+)
+
+
+def sequence_of(header: bytes) -> tuple[bytes, int] | None:
+    """The producer and the number in a content header; None when it names none that can be judged.
+
+    A message that has died before (`x-death`) is sent again on purpose, by whoever moves it back.
+    """
+    span = peek(header).headers
+    if span is None or b"\x07x-death" in header:
+        return None
+    first = leading(header, *span)
+    if first is not None:
+        producer, number, _ = first
+    else:
+        headers = headers_of(header)
+        name, value = headers.get("x-producer"), headers.get("x-seq")
+        if not isinstance(name, str) or not isinstance(value, int) or not is_integer(value):
+            return None
+        producer, number = to_bytes(name), value
+    if not 0 <= number < OFFSET_LIMIT or not 0 < len(producer) <= PRODUCER_BYTES_MAX:
+        return None
+    return producer, number
+
+
+def leading(header: bytes, start: int, stop: int) -> tuple[bytes, int, int] | None:
+    """The producer and the number at the beginning of a headers table, and where they end.
+
+    That is where our own toolkit puts them: 0.6 us, to decode the table takes 3.5. None when it begins with
+    something else. What follows can say nothing else about them: of equal keys the first counts.
+    """
+    if not header.startswith(_PRODUCER, start):
+        return None
+    name = start + len(_PRODUCER) + 4
+    name_stop = name + int.from_bytes(header[name - 4 : name], "big")
+    number = name_stop + len(_SEQ)
+    if number + 8 > stop or not header.startswith(_SEQ, name_stop):
+        return None
+    return header[name:name_stop], int.from_bytes(header[number : number + 8], "big", signed=True), number + 8
+
+
+def shape_of(header: bytes) -> bytes:
+    """What headers of one producer have in common: all but the number and the end of the message id.
+
+    Where `is_like_others` holds for one of them, all of this shape mean the same: what differs is the
+    content of two values whose places and lengths are in the shape. Empty where there is no number. A shape
+    is never mistaken for a header, which begins with the class. 0.4 us; to read the header takes 2.
+    """
+    at = header.find(_SEQ)
+    return b"\xff" + header[12 : at + len(_SEQ)] + header[at + len(_SEQ) + 8 : -_ID_BYTES] if at >= 0 else b""
+
+
+def is_like_others(header: bytes) -> bool:
+    """Whether the number is where `shape_of` takes it to be, and the message id is last and long enough."""
+    span = canonical.peek(header).headers
+    named = leading(header, *span) if span is not None else None
+    if named is None or named[2] != header.find(_SEQ) + len(_SEQ) + 8:
+        return False
+    message_id = canonical.decode(header).get("message_id")
+    is_last = isinstance(message_id, str) and header.endswith(to_bytes(message_id))
+    is_long = len(to_bytes(str(message_id))) >= _ID_BYTES
+    return is_last and is_long and not int.from_bytes(header[12:14], "big") & _BEHIND_THE_ID
+
+
+class Sequences:
+    """`known.add(b"orders-7", [(0, 5), (6, 7)])`; then `known.has(b"orders-7", 5)` is False."""
+
+    def __init__(self, *, window: int, producers_max: int = PRODUCERS_MAX) -> None:
+        self._window = window
+        self._producers_max = producers_max
+        self._known: OrderedDict[bytes, OffsetSet] = OrderedDict()
+
+    def __len__(self) -> int:
+        """How many producers are known."""
+        return len(self._known)
+
+    def has(self, producer: bytes, number: int) -> bool:
+        known = self._known.get(producer)
+        return known is not None and number in known
+
+    def add(self, producer: bytes, ranges: Sequence[Range]) -> None:
+        """These are known from now on; what the bounds do not allow is forgotten."""
+        known = self._known.get(producer)
+        if known is None:
+            known = self._known[producer] = OffsetSet()
+        self._known.move_to_end(producer)
+        known.add_many(ranges)
+        highest = known.last()
+        assert highest is not None
+        if highest > self._window:
+            known.remove(0, highest - self._window)
+        if len(self._known) > self._producers_max:
+            self._known.popitem(last=False)
+
+    def remove(self, producer: bytes, ranges: Sequence[Range]) -> None:
+        """These are not known any more."""
+        known = self._known.get(producer)
+        if known is not None:
+            known.remove_many(ranges)
+            if not known:
+                del self._known[producer]
+
+    def clear(self) -> None:
+        self._known.clear()
+
+    def encode(self) -> bytes:
+        """Everything that is known; the layout is drawn above."""
+        return b"".join(encode_entry(producer, known) for producer, known in self._known.items())
+
+
+def encode_entry(producer: bytes, known: OffsetSet) -> bytes:
+    data = known.encode()
+    return b"".join((_ENTRY.pack(len(producer), len(data)), producer, data))
+
+
+def decode_entries(data: bytes) -> Iterator[tuple[bytes, list[Range]]]:
+    """What `encode_entry` has made, one behind the other."""
+    position = 0
+    while position < len(data):
+        name_bytes, set_bytes = _ENTRY.unpack_from(data, position)
+        start = position + _ENTRY.size + name_bytes
+        position = start + set_bytes
+        known = OffsetSet.decode(data[start:position])
+        yield data[start - name_bytes : start], list(known.ranges())

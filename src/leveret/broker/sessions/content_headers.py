@@ -1,0 +1,105 @@
+"""What the content header of a message means for the broker: flags, priority, copies.
+
+Owns which headers are refused, and which must be looked at for every message. Where a message goes is left
+to `publishing` and `row_routing`. The rule: the meaning of a header depends on its bytes alone, so it may be
+remembered by them, unless the header is `SPECIAL`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from leveret.broker import canonical
+from leveret.broker.access.accounts import User
+from leveret.broker.canonical import Value, to_bytes
+from leveret.broker.errors import PreconditionFailed
+from leveret.broker.queues import direct_replies, producer_sequences
+from leveret.broker.queues.arguments import parse_expiration
+from leveret.broker.queues.erlang_terms import type_name
+from leveret.broker.record_flags import EXPIRES
+from leveret.storage.records import PERSISTENT
+
+SPECIAL: Final = -1
+"""A header that must be looked at for every message: it has copies, a user, or wants a direct reply."""
+_REMEMBERED_MAX: Final = 4096
+_REMEMBERED_BYTES_MAX: Final = 256
+
+
+def look_at(seen: dict[bytes, int], header: bytes) -> int:
+    """Return what a content header means for the store: flags, and the priority above them. Or `SPECIAL`."""
+    shape = producer_sequences.shape_of(header)
+    if shape and (known := seen.get(shape)) is not None:
+        return known
+    peek = canonical.peek(header)
+    named = None
+    if peek.headers is not None:
+        named = producer_sequences.leading(header, *peek.headers)
+        if named is None or named[2] != peek.headers[1]:
+            canonical.headers_of(header)  # who reads them later could not blame the publisher any more
+    _check_mode(peek.delivery_mode)
+    if (
+        peek.user_id is not None
+        or direct_replies.NAME_BYTES in header
+        or b"\x02CC" in header
+        or b"BCC" in header
+    ):
+        return SPECIAL
+    meaning = (PERSISTENT if peek.persistent else 0) | peek.priority << 8
+    if peek.expiration is not None:
+        parse_expiration(peek.expiration)
+        meaning |= EXPIRES
+    key = header if named is None else shape  # one with a sequence does not come again, but others like it
+    if (
+        len(header) <= _REMEMBERED_BYTES_MAX
+        and key
+        and (named is None or producer_sequences.is_like_others(header))
+    ):
+        if len(seen) >= _REMEMBERED_MAX:
+            seen.clear()
+        seen[key] = meaning
+    return meaning
+
+
+def look_closely(user: User, header: bytes) -> int:
+    """Return what a header means that may be `SPECIAL`; raise if it may not say what it does."""
+    peek = canonical.peek(header)
+    _check_mode(peek.delivery_mode)
+    if peek.user_id is not None:
+        _check_user(user, peek.user_id)
+    flags = PERSISTENT if peek.persistent else 0
+    if peek.expiration is not None:
+        parse_expiration(peek.expiration)
+        flags |= EXPIRES
+    return flags | peek.priority << 8
+
+
+def copies(key: str, header: bytes) -> tuple[list[str], bytes]:
+    """Return all routing keys of a message, and its header without the blind copies."""
+    headers = canonical.headers_of(header)
+    keys = [key]
+    for name in ("CC", "BCC"):
+        if name in headers:
+            keys += _keys_of(name, headers[name])
+    if "BCC" in headers:
+        header = canonical.with_headers(header, {}, remove=("BCC",))
+    return keys, header
+
+
+def _keys_of(name: str, value: Value) -> list[str]:
+    if not isinstance(value, list):
+        kind = type_name(value)
+        raise PreconditionFailed(f'invalid message: {{unacceptable_type_in_header,"{name}",{kind}}}')
+    return [key for key in value if isinstance(key, str)]
+
+
+def _check_mode(mode: int | None) -> None:
+    if mode is not None and mode not in (1, 2):
+        raise PreconditionFailed(f"invalid message: {{delivery_mode_unknown,{mode}}}")
+
+
+def _check_user(user: User, user_id: bytes) -> None:
+    if user_id != to_bytes(user.name) and "impersonator" not in user.tags:
+        raise PreconditionFailed(
+            f"user_id property set to '{user_id.decode('utf-8', 'replace')}' but authenticated user was "
+            f"'{user.name}'"
+        )

@@ -1,0 +1,406 @@
+"""A virtual host: how its exchanges, queues and bindings come and go.
+
+Owns the changes of the topology: what is made, what goes when something else goes. Reading it and routing are
+left to `topology.Topology`; whether a user may do something, and what is answered, to the methods. Durable
+things are handed to the broker as definition changes. The rule: every change raises `version`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+
+from leveret.broker import auxiliary_logs
+from leveret.broker.auxiliary_logs import SideLogs
+from leveret.broker.canonical import Value
+from leveret.broker.core import DefiningCore
+from leveret.broker.definitions import BindingRow, Change, ExchangeRow, QueueRow
+from leveret.broker.exchanges import ROUTERS
+from leveret.broker.exchanges.exchange import Bound, Exchange
+from leveret.broker.groups.registry import Groups
+from leveret.broker.queries.lease_repair import show_strays
+from leveret.broker.queries.leases import Leases
+from leveret.broker.queries.staged_batches import Stages
+from leveret.broker.queues import deduplication
+from leveret.broker.queues.arguments import alternate_exchange, declared_settings
+from leveret.broker.queues.queue import Queue
+from leveret.broker.queues.queue_labels import label_of, row_of
+from leveret.broker.queues.queue_settings import QueueSettings
+from leveret.broker.sessions.returned_messages import Returned
+from leveret.broker.streams.stream import Stream, retention_of
+from leveret.broker.vhosts.destination import Destination, Owner
+from leveret.broker.vhosts.topology import Topology
+from leveret.storage.cursor import Cursor
+from leveret.storage.log import Log
+from leveret.storage.offset_set import OffsetSet
+from leveret.storage.retention import Retention
+from leveret.storage.well_known_names import OWN_CURSOR
+
+
+class VirtualHost(Topology):
+    """`vhost.add_exchange(...)`, `vhost.add_queue(...)`, `vhost.bind(...)`, and what undoes them."""
+
+    def __init__(self, broker: DefiningCore, name: str) -> None:
+        super().__init__(broker, name)
+        self.groups = Groups(self)
+        self.returned = Returned(self)
+        self.stages: Stages | None = None
+        """What batches have written that are not committed; from the first one on."""
+        self._leaving: deque[Exchange] = deque()
+        """Exchanges that have lost a binding."""
+        self._sweeping = False
+
+    # exchanges
+
+    def add_exchange(
+        self,
+        name: str,
+        type_: str,
+        *,
+        durable: bool,
+        auto_delete: bool,
+        internal: bool,
+        table: Mapping[str, Value],
+    ) -> Exchange:
+        exchange = Exchange(
+            name,
+            type_,
+            ROUTERS[type_](),
+            durable=durable,
+            auto_delete=auto_delete,
+            internal=internal,
+            table=table,
+            alternate=alternate_exchange(table, name=name, vhost=self.name),
+        )
+        if durable:
+            self.broker.definitions.check()
+        self.exchanges[name] = exchange
+        self.version += 1
+        if durable:
+            change = Change(self._exchange_row(exchange))
+            exchange.defined = self.broker.define(change, undo=lambda: self._undo_exchange(exchange))
+        return exchange
+
+    def _undo_exchange(self, exchange: Exchange) -> None:
+        """A new exchange can't be written down, so it was never there."""
+        if self.exchanges.get(exchange.name) is exchange:
+            self.delete_exchange(exchange)
+
+    def delete_exchange(self, exchange: Exchange) -> int:
+        """Deletes it with its bindings on both sides; returns the number of the definition change."""
+        changes = []
+        for binding in list(exchange.router.bindings):
+            self._unregister(exchange, binding.destination, all_of=True)
+            changes += self._binding_changes(exchange, binding.destination, binding, removed=True)
+        del self.exchanges[exchange.name]
+        if exchange.durable:
+            changes.append(Change(self._exchange_row(exchange), removed=True))
+        changes += self._let_go(exchange)
+        self.version += 1
+        number = self.broker.define(*changes)
+        self._go_with_last_bindings()
+        return number
+
+    # queues
+
+    def add_queue(
+        self,
+        name: str,
+        *,
+        durable: bool,
+        auto_delete: bool,
+        owner: Owner | None,
+        table: dict[str, Value],
+        declared: QueueSettings,
+    ) -> Destination:
+        store = self.broker.store
+        if durable and owner is None:
+            self.broker.definitions.check()
+        row = QueueRow(self.name, name, 0, auto_delete, table) if durable and owner is None else None
+        label = label_of(row) if row else ""
+        log = store.create_log(label=label, retention=_retention(declared))
+        cursor = store.create_cursor(
+            log, OWN_CURSOR, priorities=declared.max_priority, audit_us=declared.audit_us
+        )
+        memory = None
+        if declared.dedup:
+            memory = deduplication.create(store, log, window=declared.dedup_window, lasting=row is not None)
+        queue = self._make_queue(
+            name,
+            cursor=cursor,
+            declared=declared,
+            table=table,
+            durable=durable,
+            auto_delete=auto_delete,
+            owner=owner,
+            dedup=memory,
+        )
+        self.version += 1
+        if declared.audit_us:
+            self.returned.look()
+        if durable and owner is None:
+            change = Change(self._queue_row(queue))
+            queue.defined = self.broker.define(change, undo=lambda: self._undo_queue(queue))
+        return queue
+
+    def _undo_queue(self, queue: Destination) -> None:
+        """A new queue can't be written down, so it was never there."""
+        self.delete_queue(queue)
+
+    def _make_queue(
+        self,
+        name: str,
+        *,
+        cursor: Cursor,
+        declared: QueueSettings,
+        table: dict[str, Value],
+        durable: bool = True,
+        auto_delete: bool = False,
+        owner: Owner | None = None,
+        dedup: deduplication.Dedup | None = None,
+    ) -> Destination:
+        if declared.queue_type == "stream":
+            stream = self.queues[name] = self.streams[name] = Stream(
+                self.broker, self, name, cursor=cursor, declared=declared, table=table, dedup=dedup
+            )
+            return stream
+        queue = self.queues[name] = self.plain_queues[name] = Queue(
+            self.broker,
+            self,
+            name,
+            cursor=cursor,
+            declared=declared,
+            table=table,
+            durable=durable,
+            auto_delete=auto_delete,
+            owner=owner,
+            dedup=dedup,
+        )
+        return queue
+
+    def add_lasting_queue(self, name: str) -> Destination:
+        """Make a durable queue without arguments."""
+        settings = QueueSettings()
+        return self.add_queue(name, durable=True, auto_delete=False, owner=None, table={}, declared=settings)
+
+    def delete_queue(self, queue: Destination) -> int:
+        """Deletes it with its bindings and all that is in it; its consumers are told."""
+        if queue.deleted:
+            return 0
+        queue.deleted = True
+        if queue.name in self.streams:
+            self.groups.stream_deleted(self.streams.pop(queue.name))
+        self.plain_queues.pop(queue.name, None)
+        del self.queues[queue.name]
+        self.version += 1
+        changes = self._let_go(queue)
+        if queue.durable and queue.owner is None:
+            changes.append(Change(self._queue_row(queue), removed=True))
+        number = self.broker.define(*changes)
+        self._go_with_last_bindings()
+        queue.close()
+        if queue.settings.audit_us:
+            self.returned.look()
+        if queue.trail is not None:
+            self.broker.ledger.forget_trail(queue.trail)
+        for log in queue.logs:
+            self.broker.store.delete_log(log)
+        return number
+
+    def retire(self) -> None:
+        """Lets streams look whether they keep too much."""
+        for queue in self.queues.values():
+            queue.retire()
+
+    # batches
+
+    def batches(self) -> Stages:
+        """What batches write, kept account of from the first one on."""
+        if self.stages is None:
+            self.stages = Stages(self)
+        return self.stages
+
+    def hidden(self, queue: Destination) -> OffsetSet:
+        """The offsets of rows in a queue or stream whose batch is not committed."""
+        return OffsetSet() if self.stages is None else self.stages.hidden(queue)
+
+    def restore_returned(self, beside: SideLogs) -> None:
+        """After the queues, which say how long it is kept."""
+        self.returned.restore(beside.get((auxiliary_logs.RETURNED, self.name)))
+
+    def restore_batches(self, beside: SideLogs) -> None:
+        """After the queues. What is leased, and neither in a query's nor in a batch's account, is ready."""
+        log = beside.get((auxiliary_logs.STAGES, self.name))
+        if log is not None:
+            self.stages = Stages(self, log)
+        for queue in self.queues.values():
+            plain = self.plain_queues.get(queue.name)
+            accounted = [] if plain is None or plain.leases is None else list(plain.leases.held())
+            show_strays(queue, [*accounted, *self.hidden(queue).ranges()])
+
+    # bindings
+
+    def bind(self, source: Exchange, destination: Bound, key: str, arguments: Mapping[str, Value]) -> int:
+        """Binds; returns the number of the definition change, 0 if there was none to make."""
+        changes = self._binding_changes(source, destination, (key, arguments))
+        if changes and not source.router.has(destination, key, arguments):
+            self.broker.definitions.check()
+        if not source.router.bind(destination, key, arguments):
+            return self.broker.definitions.last_put  # it may have been made a moment ago
+        counts = self._bound_to.setdefault(destination, {})
+        counts[source] = counts.get(source, 0) + 1
+        self.version += 1
+        self.groups.topic_changed(source)
+        return self.broker.define(
+            *changes, undo=lambda: self._undo_binding(source, destination, key, arguments)
+        )
+
+    def _undo_binding(
+        self, source: Exchange, destination: Bound, key: str, arguments: Mapping[str, Value]
+    ) -> None:
+        """A new binding can't be written down, so it was never there: no exchange goes because of it."""
+        if self.exchanges.get(source.name) is not source:
+            return
+        if source.router.unbind(destination, key, arguments):
+            self._unregister(source, destination)
+            self.version += 1
+            self.groups.topic_lost(source, destination)
+
+    def unbind(self, source: Exchange, destination: Bound, key: str, arguments: Mapping[str, Value]) -> int:
+        if not source.router.unbind(destination, key, arguments):
+            return 0
+        self._unregister(source, destination)
+        self.version += 1
+        number = self.broker.define(
+            *self._binding_changes(source, destination, (key, arguments), removed=True)
+        )
+        self._leaving.append(source)
+        self._go_with_last_bindings()
+        return number
+
+    def _let_go(self, destination: Bound) -> list[Change]:
+        """Something is deleted: so are the bindings that lead to it; exchanges may follow."""
+        changes = []
+        for source in self._bound_to.pop(destination, {}):
+            for binding in source.router.bindings_of(destination):
+                changes += self._binding_changes(source, destination, binding, removed=True)
+            source.router.forget(destination)
+            self._leaving.append(source)
+        return changes
+
+    def _go_with_last_bindings(self) -> None:
+        """Auto-delete exchanges that lost their last binding go, and others with them, in turn."""
+        while not self._sweeping and self._leaving:
+            each = self._leaving.popleft()
+            if each.auto_delete and not len(each.router) and self.exchanges.get(each.name) is each:
+                self._sweeping = True
+                self.delete_exchange(each)
+                self._sweeping = False
+
+    def _unregister(self, source: Exchange, destination: Bound, *, all_of: bool = False) -> None:
+        counts = self._bound_to.get(destination, {})
+        left = counts.get(source, 0) - 1
+        if left > 0 and not all_of:
+            counts[source] = left
+        else:
+            counts.pop(source, None)
+        if not counts:
+            self._bound_to.pop(destination, None)
+
+    def restore_groups(self, beside: SideLogs) -> None:
+        """After the bindings, which say what a topic is made of."""
+        self.groups.restore(beside.get((auxiliary_logs.GROUPS, self.name)))
+
+    # their durable shadows
+
+    def _exchange_row(self, exchange: Exchange) -> ExchangeRow:
+        return ExchangeRow(
+            self.name, exchange.name, exchange.type, exchange.auto_delete, exchange.internal, exchange.table
+        )
+
+    def _queue_row(self, queue: Destination) -> QueueRow:
+        return QueueRow(self.name, queue.name, queue.log.id, queue.auto_delete, queue.table)
+
+    def _binding_changes(
+        self,
+        source: Exchange,
+        destination: Bound,
+        binding: tuple[Bound, str, Mapping[str, Value]] | tuple[str, Mapping[str, Value]],
+        *,
+        removed: bool = False,
+    ) -> list[Change]:
+        """A binding is durable when both of its ends are."""
+        exclusive = isinstance(destination, Destination) and destination.owner is not None
+        if not (source.durable and destination.durable) or exclusive:
+            return []
+        key, arguments = binding[-2:]
+        to_queue = isinstance(destination, Destination)
+        row = BindingRow(self.name, source.name, to_queue, destination.name, key, arguments)
+        return [Change(row, removed)]
+
+    def restore_exchange(self, row: ExchangeRow) -> None:
+        self.exchanges[row.name] = Exchange(
+            row.name,
+            row.type,
+            ROUTERS[row.type](),
+            durable=True,
+            auto_delete=row.auto_delete,
+            internal=row.internal,
+            table=row.arguments,
+            alternate=alternate_exchange(row.arguments, name=row.name, vhost=self.name),
+        )
+
+    def restore_queue(self, row: QueueRow, log: Log | None, beside: SideLogs) -> None:
+        """The queue over its log, whose label knows best; over a new one if there is none.
+
+        A log is missing when its creation was lost with the last moments of a process. Nothing that was
+        promised can have been in it. `beside` are the logs in which it keeps account of other things.
+        """
+        defined = row
+        if log is None:
+            log = self.broker.store.create_log(label=label_of(row))
+        row = row_of(log)
+        declared = declared_settings(row.arguments, queue=row.name, vhost=self.name)
+        if log.spec.retention != _retention(declared):
+            self.broker.store.set_retention(log, _retention(declared))
+        cursor = self.broker.store.cursors(log.id).get(OWN_CURSOR) or self.broker.store.create_cursor(
+            log, OWN_CURSOR, priorities=declared.max_priority, audit_us=declared.audit_us
+        )
+        memory = None
+        if declared.dedup:
+            window = declared.dedup_window
+            kept = beside.get((auxiliary_logs.DEDUP, log.id))
+            memory = deduplication.restore(self.broker.store, log, kept, window=window)
+        queue = self._make_queue(
+            row.name,
+            cursor=cursor,
+            declared=declared,
+            table=dict(row.arguments),
+            auto_delete=row.auto_delete,
+            dedup=memory,
+        )
+        notes = beside.get((auxiliary_logs.LEASES, log.id))
+        if notes is not None and (plain := self.plain_queues.get(row.name)) is not None:
+            plain.leases = Leases(plain, plain.deliverer, notes)
+        if queue.trail is not None:
+            queue.trail.catch_up()
+        if row != defined:
+            queue.defined = self.broker.define(Change(row))
+        queue.wake()
+
+    def restore_binding(self, row: BindingRow) -> bool:
+        """Bind as this row says; return False if one of its ends is missing."""
+        source = self.exchanges.get(row.source)
+        destination: Bound | None = (self.queues if row.to_queue else self.exchanges).get(row.destination)
+        if source is None or destination is None:
+            return False
+        if source.router.bind(destination, row.routing_key, row.arguments):
+            counts = self._bound_to.setdefault(destination, {})
+            counts[source] = counts.get(source, 0) + 1
+        return True
+
+
+def _retention(declared: QueueSettings) -> Retention:
+    if declared.queue_type == "stream":
+        return retention_of(declared)
+    return Retention(audit_us=declared.audit_us if declared.audit_bodies else 0)

@@ -1,0 +1,49 @@
+"""An administrator for a data directory that has none: after its definitions were lost or damaged.
+
+Works on the files of a broker that is stopped: whoever may write there may do this. The rule: nothing is
+changed while a broker has the directory.
+"""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+
+from leveret.broker.access.accounts import ADMINISTRATOR
+from leveret.broker.access.passwords import hash_password
+from leveret.broker.definitions import Change, PermissionRow, Row, UserRow, VhostRow
+from leveret.server.definitions import Definitions
+from leveret.storage.files import OsFiles
+
+ALL = ".*"
+
+
+class NoDataDirectory(Exception):
+    """No broker has ever used this directory."""
+
+
+def make_administrator(data_dir: Path, name: str, password: bytes) -> list[str]:
+    """Make a user who may do everything, or make one of it; return the virtual hosts.
+
+    Raises `StorageError` if a broker has the directory, or if the definitions can't be read or written.
+    """
+    if not (data_dir / "lock").exists():
+        raise NoDataDirectory(f"{data_dir} is no data directory of a broker (name it with --data-dir)")
+    lock = OsFiles(str(data_dir)).lock("lock")
+    try:
+        definitions = Definitions(str(data_dir / "definitions.db"))
+        try:
+            rows = definitions.load()
+            vhosts = [row.name for row in rows if isinstance(row, VhostRow)] or ["/"]
+            definitions.put(1, [Change(row) for row in _rows(name, password, vhosts)])
+        finally:
+            definitions.close()
+    finally:
+        lock.release()
+    return vhosts
+
+
+def _rows(name: str, password: bytes, vhosts: list[str]) -> list[Row]:
+    user = UserRow(name, hash_password(password, secrets.token_urlsafe().encode()), ADMINISTRATOR)
+    hosts = [VhostRow(vhost) for vhost in vhosts]
+    return [*hosts, user, *(PermissionRow(vhost, name, ALL, ALL, ALL) for vhost in vhosts)]

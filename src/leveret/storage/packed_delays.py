@@ -1,0 +1,36 @@
+"""Delays of offsets, each packed into one number that sorts by the time at which the delay ends.
+
+A heap of millions of delays takes 64 bytes for each. Owns the packing, and which of several delays of an
+offset holds. Which offsets are delayed is left to `progress.py`.
+"""
+
+from __future__ import annotations
+
+from leveret.storage.offset_set import OffsetSet
+
+DUE_SHIFT = 128
+_START_SHIFT = 64
+_OFFSET_MASK = (1 << 64) - 1
+
+
+def packed(due_us: int, start: int, stop: int) -> int:
+    """Return the delay of the offsets [start, stop) until `due_us` as one number."""
+    return due_us << DUE_SHIFT | start << _START_SHIFT | stop
+
+
+def unpacked(delay: int) -> tuple[int, int, int]:
+    """Return the time, the start and the stop of a packed delay."""
+    return delay >> DUE_SHIFT, delay >> _START_SHIFT & _OFFSET_MASK, delay & _OFFSET_MASK
+
+
+def latest(delays: list[int], delayed: OffsetSet) -> list[int]:
+    """Return the delays that hold, given all in the order of writing: a later one replaces an earlier one."""
+    found: list[int] = []
+    seen = OffsetSet()
+    for due_us, start, stop in map(unpacked, reversed(delays)):
+        new = OffsetSet(delayed.ranges(start, stop))
+        if new and seen.count(start, stop):
+            new.remove_many(list(seen.ranges(start, stop)))
+        found.extend(packed(due_us, *each) for each in new.ranges())
+        seen.add_many(list(new.ranges()))
+    return found
