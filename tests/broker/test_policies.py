@@ -1,4 +1,4 @@
-"""Policies by themselves: what they may hold, which one applies, and how several sources of a limit are merged."""
+"""Policies: what they may hold, which one applies, and how several sources of a limit are merged."""
 
 import doctest
 from typing import Any
