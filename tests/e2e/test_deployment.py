@@ -21,8 +21,6 @@ ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 FILES = ("leveret.service", "Containerfile", "kubernetes.yaml")
 UNIT, CONTAINER, MANIFEST = (DEPLOY / name for name in FILES)
-    DEPLOY / name for name in ("leveret.service", "Containerfile", "kubernetes.yaml")
-)
 TOOLS = Path(sys.executable).parent
 SYSTEMD = shutil.which("systemd-analyze")
 
