@@ -26,8 +26,8 @@ from leveret.server.descriptors import Descriptors
 from leveret.server.http import HttpListener
 from leveret.server.malloc_settings import collect_nothing, collect_rarely, keep_memory, machine_bytes
 from leveret.server.server import Server
-from leveret.server.service_manager import ServiceManager
 from leveret.server.settings import SETTINGS
+from leveret.server.systemd_notify import ServiceManager
 from leveret.server.tls import OFF
 from leveret.storage.files import OsFiles
 
