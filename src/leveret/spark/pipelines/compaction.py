@@ -54,7 +54,7 @@ _SETTINGS: Final = {
     "spark.sql.files.ignoreCorruptFiles": "false",
 }
 _UNHASHED: Final = ("map<", "variant")
-"""First words of types that Spark cannot hash."""
+"""Parts of the names of types that Spark cannot hash."""
 _NOT_RUN: Final = "has the pipeline been run?"
 
 
