@@ -495,7 +495,7 @@ def somebody() -> Iterator[subprocess.Popen]:
 def test_a_checkpoint_whose_pipeline_runs_is_refused_until_its_process_is_gone(tmp_path: Path, somebody):
     state = State(declared(placed(tmp_path)))
     state.report(Status.first("orders").now(state="running", pid=somebody.pid))
-    told = rf"pipeline 'orders' is running already: process {somebody.pid} on .*\(stop that process; .*status.json"
+    told = rf"'orders' is running already: process {somebody.pid} on .*\(stop that process; .*status.json"
     for look in (state.check, lambda: state.claim(None)):
         with pytest.raises(CheckpointInUse, match=told):
             look()

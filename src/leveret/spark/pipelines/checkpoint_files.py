@@ -130,8 +130,7 @@ class State:
     def claim(self, schema: str | None) -> None:
         """Write this pipeline's name, and the schema if one was inferred, beside the checkpoint.
 
-        The check before it finds a second run that began at the same time: both have reported a status by
-        now.
+        The check before it finds a second run that began at the same time: both have reported by now.
         """
         self.check()
         self._place.write_bytes(_OWNER, msgspec.json.encode(self._mine()))
@@ -171,8 +170,7 @@ def query_id(declared: Declaration) -> str:
 def sync_plan(declared: Declaration, batch: int) -> None:
     """Sync Spark's plan of a batch, before anything that depends on the plan is written.
 
-    After a power cut without this sync, Spark could plan a larger batch under a number that a sink has
-    already.
+    After a power cut without this sync, Spark could plan another batch under a number that a sink has.
     """
     for name in (_METADATA, f"{_PLANNED}/{batch}"):
         checkpoint_of(declared).sync_file(name)

@@ -1,8 +1,7 @@
 """Checks of paths: no table of files is inside another one, or shares a directory with the checkpoint.
 
 A part of `declaration_checks`. Two tables in one directory would overwrite each other's `_batch=N`; a table
-inside another would be read with it. Links on a local disk are followed. No Java is needed, and no file is
-read.
+inside another would be read with it. Links on a local disk are followed. No Java and no file is needed.
 """
 
 from __future__ import annotations

@@ -80,8 +80,7 @@ class Pipeline:
     def run(self, *, once: bool = False) -> int:
         """Run until the pipeline ends or `KeyboardInterrupt` stops it; return an exit code.
 
-        The active Spark session is used and stays open. Without one, the pipeline starts its own and stops
-        it.
+        An active Spark session is used and stays open. Otherwise the pipeline starts its own and stops it.
         """
         self.validate()
         return running.run(self.declared, once=once)

@@ -107,8 +107,8 @@ def settle(declared: Declaration, verdict: Verdict) -> None:
     with Calls(endpoint) as calls:
         for part, ranges in _bounded(verdict):
             if options.queue is None:
-                vhost_and_name = subject(options)
-                calls.ask(RejectRead(*vhost_and_name, options.cursor, {part.queue: ranges}, part.why), Done)
+                ranges_by_stream = {part.queue: ranges}
+                calls.ask(RejectRead(*subject(options), options.cursor, ranges_by_stream, part.why), Done)
             else:
                 calls.ask(Reject(options.vhost, part.queue, options.cursor, ranges, part.why), Done)
 

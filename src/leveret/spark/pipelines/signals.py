@@ -1,7 +1,6 @@
 """Signals that stop a run. They are noted, so that no call to Java is interrupted in the middle.
 
-Before Java has started, while packages are downloaded, a signal interrupts at once. A second signal always
-does.
+Before Java has started, a signal interrupts the download of packages at once. A second signal always does.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """SQL read without Spark: the tables that a query names, the columns of a schema, and whether a text parses.
 
-Spark's own parser needs Java. sqlglot, in Spark's dialect, is as strict almost everywhere. Spark may still
-refuse SQL that sqlglot accepts, when the pipeline runs; SQL that sqlglot refuses is refused even if Spark
-knows it.
+Spark's own parser needs Java. sqlglot, in Spark's dialect, is as strict almost everywhere. Spark may refuse
+SQL that sqlglot accepts, when the pipeline runs. SQL that sqlglot refuses is refused even if Spark knows it.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 The rules apply in this order, after the expectations on `input` and before the steps. They read the state
 after the batch before (`batch_state.BatchState`) and make the state after this one. `lateness`, `dedup` and
-`windows` hold the details. The rule: every row is either rejected, or a duplicate, or waits, or is ready for
-the steps.
+`windows` hold the details. The rule: a row is either rejected, or a duplicate, or waits, or reaches a step.
 """
 
 from __future__ import annotations
