@@ -7,7 +7,7 @@
 A batch reads the latest version before its own and writes its own. A batch that runs again reads the same
 version again and overwrites its own. The note is written last, when the tables are synced: a version without
 a note does not exist. The rule: the version before a batch is kept until the next batch has written its own,
-because only then it is certain that the batch will not run again.
+because until then the batch may run again.
 """
 
 from __future__ import annotations
