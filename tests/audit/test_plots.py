@@ -1,26 +1,24 @@
 """Scales, lines and bars of the report: what they show is what was measured."""
 
-import re
 from datetime import UTC, datetime
 from itertools import pairwise
 
 import pytest
 
 from leveret.audit import plots
-from leveret.audit.plots import Part, Point
+from leveret.audit.plots import Bar, Part, Point, Tick
 
 DAY_S = 86_400
 
 
 def paths(points, *, stretch_s=60.0) -> list[str]:
     span_s = (points[0].at_s, points[-1].at_s + stretch_s)
-    return re.findall(
-        '<path d="([^"]*)"', plots.percentiles("times", points, span_s=span_s, stretch_s=stretch_s)
-    )
+    chart = plots.percentiles("orders", "publish to confirm", points, span_s=span_s, stretch_s=stretch_s)
+    return [path for _, path in chart.lines]
 
 
-def widths(drawn: str) -> list[float]:
-    return [float(each) for each in re.findall('<rect[^>]* width="([0-9.]+)"', drawn)]
+def widths(bar: Bar) -> list[float]:
+    return [width for _, _, width in bar.parts]
 
 
 def test_values_that_lie_close_have_a_linear_scale_from_nought():
@@ -69,7 +67,8 @@ def test_a_long_time_is_drawn_with_few_points():
 
 
 def test_labels_do_not_lie_on_each_other():
-    places = [y for y, _ in plots.spread([(160.0, "p50"), (158.0, "p95"), (157.0, "p99")])]
+    labels = [Tick(160.0, "p50"), Tick(158.0, "p95"), Tick(157.0, "p99")]
+    places = [label.place for label in plots.spread(labels)]
     assert places == sorted(places)
     assert all(later - earlier >= 12 for earlier, later in pairwise(places))
     assert places[-1] <= 164

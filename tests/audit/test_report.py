@@ -71,7 +71,8 @@ class Reader(HTMLParser):
         assert self._open.pop().name == tag
 
     def handle_data(self, data: str) -> None:
-        self._open[-1].children.append(data)
+        if not data.isspace():
+            self._open[-1].children.append(data)
 
 
 def parsed(findings: Findings) -> Element:
@@ -357,6 +358,13 @@ def test_a_report_can_always_be_written():
         written = report.html(make()).encode("utf-8")
         assert b"\0" not in written
         assert b"\x1b" not in written
+
+
+def test_no_template_switches_escaping_off():
+    templates = list((Path(report.__file__).parent / "templates").iterdir())
+    assert {path.name for path in templates} == {"report.html", "elements.html", "report.css"}
+    for path in templates:
+        assert not re.search(r"\|\s*safe|autoescape", path.read_text("utf-8"))
 
 
 # in a browser

@@ -5,12 +5,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from leveret.audit import damaged_files, markup, plots, wording
+from leveret.audit import damaged_files, plots, report, wording
 from tests.audit import examples
 
 
 @pytest.mark.parametrize(
-    "module", [wording, markup, plots, damaged_files], ids=lambda module: module.__name__
+    "module", [wording, report, plots, damaged_files], ids=lambda module: module.__name__
 )
 def test_the_examples_of_a_module_hold(module):
     found = doctest.testmod(module)
