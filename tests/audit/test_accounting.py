@@ -277,7 +277,7 @@ def test_what_is_worked_through_in_portions_comes_out_the_same(monkeypatch, seed
         rows.append(told(kind, start, stop, time_us=10 + number, who=who, code=1 + number % 4))
     whole = messages(*rows)
     for most in (1, 7, 64):
-        monkeypatch.setattr(accounting, "_SPREAD_MOST", most)
+        monkeypatch.setattr(accounting, "_OFFSETS_AT_ONCE_MAX", most)
         assert messages(*rows) == whole
 
 
@@ -339,7 +339,7 @@ def test_a_loop_without_end_has_few_rows():
 
 
 def test_no_portion_is_larger_than_it_may_be(monkeypatch):
-    monkeypatch.setattr(accounting, "_SPREAD_MOST", 10)
+    monkeypatch.setattr(accounting, "_OFFSETS_AT_ONCE_MAX", 10)
     start = np.zeros(8, np.int64)
     stop = np.array([3, 3, 3, 3, 25, 1, 9, 2])
     rows = Rows(*(start if each.name == "start" else stop for each in fields(Rows)))
