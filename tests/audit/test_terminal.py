@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from leveret.audit.findings import Findings
-from leveret.audit.terminal import MOST_ROWS, Part, summary
+from leveret.audit.terminal import ROWS_MAX, Part, summary
 from tests.audit import examples
 
 
@@ -118,7 +118,7 @@ def test_what_has_nothing_to_say_is_not_there():
 
 def test_a_long_list_is_cut_and_says_how_much_is_left():
     part = titled(examples.many(), "Holes")
-    assert len(part.rows) == MOST_ROWS
+    assert len(part.rows) == ROWS_MAX
     assert part.more == "and 990 more in the report"
 
 
@@ -130,7 +130,7 @@ def test_what_the_audit_did_not_list_counts_as_left_out():
 
 def test_holes_that_are_not_listed_count_too():
     whole = msgspec.structs.replace(examples.many(), holes_count=70_000)
-    assert titled(whole, "Holes").more == f"and {70_000 - MOST_ROWS:,} more in the report"
+    assert titled(whole, "Holes").more == f"and {70_000 - ROWS_MAX:,} more in the report"
 
 
 def test_every_row_has_a_cell_for_each_column():

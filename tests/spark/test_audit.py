@@ -208,7 +208,7 @@ def test_a_running_broker_is_audited_over_flight(
 def ask(spark: SparkSession, rows: list[dict[str, Any]], place: Path) -> None:
     """These are the messages that are asked about from now on."""
     pq.write_table(pa.Table.from_pylist(rows, accounting.MESSAGES), place)
-    tables.show(spark.read.parquet(str(place)))
+    tables.create_view(spark.read.parquet(str(place)))
 
 
 def test_only_who_settles_what_it_is_sent_is_advised_on_prefetch(spark: SparkSession, tmp_path: Path) -> None:
