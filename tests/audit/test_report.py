@@ -381,7 +381,7 @@ def screen(tmp_path_factory) -> Iterator[browser.Page]:
 
 
 @pytest.mark.needs_browser
-@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("width", [390, 800, 1280])
 @pytest.mark.parametrize("name", ["lost and doubled", "nasty"])
 def test_a_browser_without_a_network_shows_the_whole_report(
     screen: browser.Page, tmp_path: Path, name, width

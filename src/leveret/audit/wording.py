@@ -117,7 +117,7 @@ def reservation(findings: Findings) -> str:
         return ""
     return (
         f"{not_audited:,} of {counted(len(own), 'queue')} {'has' if not_audited == 1 else 'have'} no audit "
-        "window: their settled messages are soon forgotten and then missing in this account. "
+        "window: messages settled there are soon forgotten and then missing in this account. "
         "The queue argument x-audit-window keeps them."
     )
 
