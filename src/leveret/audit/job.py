@@ -120,7 +120,7 @@ def audit(
     of_returned = (piece for piece in case.pieces if piece.log_id in case.returned)
     returned_events = _events(spark, case, of_returned, damage)
     returned = tables.by_exchange(returned_events, case) if case.returned else {}
-    set_step("asking the table of messages")
+    set_step("querying the table of messages")
     return tables.findings(
         spark,
         case,

@@ -43,34 +43,31 @@ def html(findings: Findings) -> str:
     """
     names = Names(findings)
     tone_ = _tone(findings)
-    page: str = (
-        _environment()
-        .get_template("report.html")
-        .render(
-            findings=findings,
-            version=__version__,
-            verdict=wording.verdict(findings),
-            reservation=wording.reservation(findings),
-            tone=tone_,
-            mark=_MARKS[tone_],
-            totals=list(_totals(findings)),
-            lost=_messages("Lost messages", findings.lost, findings.lost_count, names),
-            doubled=_messages("Doubled messages", findings.doubled, findings.doubled_count, names),
-            queues=_queues(findings, names),
-            holes=_holes(findings, names),
-            loops=_messages("Redelivery loops", findings.loops, findings.loops_count, names, last="last "),
-            deadlines=_deadlines(findings, names),
-            latencies=charts(findings, names),
-            slowest=_slowest(findings, names),
-            dead_letters=_dead_letters(findings, names),
-            returned=_returned(findings),
-            diagram=diagram.flows(findings),
-            flows=_flows(findings, names),
-            advice=_advice(findings, names),
-            damage=table(
-                "Damaged files", ("file that could not be read",), [(file,) for file in findings.damage]
-            ),
-        )
+    template = _environment().get_template("report.html")
+    page: str = template.render(
+        findings=findings,
+        version=__version__,
+        verdict=wording.verdict(findings),
+        reservation=wording.reservation(findings),
+        tone=tone_,
+        mark=_MARKS[tone_],
+        totals=list(_totals(findings)),
+        lost=_messages("Lost messages", findings.lost, findings.lost_count, names),
+        doubled=_messages("Doubled messages", findings.doubled, findings.doubled_count, names),
+        queues=_queues(findings, names),
+        holes=_holes(findings, names),
+        loops=_messages("Redelivery loops", findings.loops, findings.loops_count, names, last="last "),
+        deadlines=_deadlines(findings, names),
+        latencies=charts(findings, names),
+        slowest=_slowest(findings, names),
+        dead_letters=_dead_letters(findings, names),
+        returned=_returned(findings),
+        diagram=diagram.flows(findings),
+        flows=_flows(findings, names),
+        advice=_advice(findings, names),
+        damage=table(
+            "Damaged files", ("file that could not be read",), [(file,) for file in findings.damage]
+        ),
     )
     return page
 
@@ -111,7 +108,7 @@ def _tone(findings: Findings) -> Tone:
 def _totals(findings: Findings) -> Iterator[Total]:
     """Yield the figures at a glance.
 
-    What waits in queues, what waits for groups and what streams keep are three figures, never one sum.
+    Messages ready in queues, ready for groups and kept in streams are three figures, never one sum.
     """
     own = [account for account in findings.queues if not account.reader]
     groups = [account for account in findings.queues if account.reader]

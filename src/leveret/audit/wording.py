@@ -74,7 +74,7 @@ def verdict(findings: Findings) -> str:
     own = [account for account in findings.queues if not account.reader]
     published = sum(account.published for account in own)
     if not findings.holds:
-        return _what_is_wrong(findings)
+        return _problems(findings)
     if not published:
         return "There is no message to account for."
     confirmed = sum(account.confirmed for account in own)
@@ -84,7 +84,7 @@ def verdict(findings: Findings) -> str:
     return f"Every message is accounted for: {figures}."
 
 
-def _what_is_wrong(findings: Findings) -> str:
+def _problems(findings: Findings) -> str:
     lost, doubled, damaged = findings.lost_count, findings.doubled_count, len(findings.damage)
     wrong = []
     if lost:
