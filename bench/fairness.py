@@ -1,7 +1,8 @@
 """What a greedy client costs a well-behaved one: `python -m bench.fairness [--rounds 3] [--beside DIR]`.
 
 The well-behaved client publishes one persistent message after another, each when the one before is
-confirmed. It does so alone, and then beside a client that takes what it can get, or that runs into a limit. The figure is the latency of
+confirmed. It does so alone, and then beside a client that takes what it can get, or that runs into a limit.
+The figure is the latency of
 its confirms, and the ratio to what it was when it was alone. RabbitMQ, Leveret and, with `--beside`, older
 code of Leveret take turns in each round. Raw results go to `bench/results/fairness.json`.
 """
