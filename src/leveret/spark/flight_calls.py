@@ -23,7 +23,7 @@ from leveret.spark import ranges
 from leveret.spark.endpoint import Endpoint, find
 from leveret.spark.errors import BrokerAway, BrokerRefused, SparkSideError
 
-_A = TypeVar("_A", bound=actions.Answer)
+AnswerT = TypeVar("AnswerT", bound=actions.Answer)
 
 _AWAY: Final = (
     flight.FlightUnavailableError,
@@ -68,7 +68,7 @@ class Calls:
         if client is not None:
             client.close()
 
-    def ask(self, request: actions.Request, kind: type[_A]) -> _A:
+    def ask(self, request: actions.Request, kind: type[AnswerT]) -> AnswerT:
         """The answer, which is of this kind; `BrokerRefused` when it is no."""
         action = flight.Action(actions.ACTION, actions.encode(request))
         patience = _Patience(self._endpoint)
