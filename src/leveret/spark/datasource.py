@@ -1,8 +1,8 @@
 """The data source that Spark knows as `leveret`: which reader or writer serves which broker.
 
-Owns the choice, and the checks that need nothing but options and schema; the work is the readers' and
-writers'. Spark builds this object, pickles it, and asks it for readers and writers in several processes of
-the driver: whatever is wrong is said there, in one sentence, before a task runs.
+Owns this choice and the checks that need only options and schema. Spark builds this object, pickles it, and
+asks it for readers and writers in several processes of the driver. Errors are raised there, each as one
+sentence, before a task runs.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class LeveretDataSource(DataSource):
         if options.spool_location is None:
             raise BadOption(
                 f"option spoolLocation is missing: {endpoint.product} can't give a batch twice",
-                hint="a directory that driver and executors share",
+                hint="a directory that driver and executors reach: /shared/spool, file:///shared/spool, s3://…",
             )
         from leveret.spark.spool_stream import SpoolStreamReader
 
@@ -186,7 +186,7 @@ class LeveretDataSource(DataSource):
 
 
 class RefusedStreamReader(DataSourceStreamReader):
-    """Says at the first call what is wrong: an error while a reader is made drowns in one of Spark's own."""
+    """Raises an error at Spark's first call: Spark hides an error that is raised while it makes a reader."""
 
     def __init__(self, error: SparkSideError) -> None:
         self._error = error
@@ -208,8 +208,7 @@ class RefusedStreamReader(DataSourceStreamReader):
 
 
 def _is_committing() -> bool:
-    """Whether Spark runs this process to commit or abort a batch: wherever its rows were to go, they are
-    written."""
+    """Return whether Spark runs this process to commit or abort a batch: its rows are written already."""
     main = getattr(sys.modules["__main__"], "__spec__", None)
     return _COMMITTING in sys.modules or (main is not None and main.name == _COMMITTING)
 

@@ -88,17 +88,11 @@ class _New:
 
 
 class SpoolStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """`SpoolStreamReader(options)`; connects and takes over the spool at the first call on the driver."""
+    """`SpoolStreamReader(options)`: connects and takes over the spool at the first call on the driver."""
 
     def __init__(self, options: SourceOptions) -> None:
-        if options.spool_location is None:
-            raise BadOption(
-                "option spoolLocation is missing: the broker is not Leveret, so messages are kept in files "
-                "until Spark has committed them",
-                hint="a directory that driver and executors reach: /shared/spool, file:///shared/spool, s3://…",
-            )
-        if options.cursor is None:
-            raise BadOption("option cursor is missing", hint="the query's name: any name, kept for its life")
+        assert options.spool_location is not None
+        assert options.cursor is not None
         self._options = options
         self._acks = options.ack_mode == "commit"
         self._place = Place.at(
