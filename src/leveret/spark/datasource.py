@@ -105,7 +105,7 @@ class LeveretDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         options = columns.with_body_type(SourceOptions.parse(self.options), schema)
         options.check_batch()
-        endpoint = _found(options)
+        endpoint = _find(options)
         if endpoint.is_leveret:
             from leveret.spark import snapshot
 
@@ -136,7 +136,7 @@ class LeveretDataSource(DataSource):
     def _stream_reader(self, schema: StructType) -> DataSourceStreamReader:
         options = columns.with_body_type(SourceOptions.parse(self.options), schema)
         options.check_stream()
-        endpoint = _found(options)
+        endpoint = _find(options)
         if endpoint.is_leveret:
             return _reader_of_leveret(options, endpoint)
         if options.stream is not None:
@@ -213,7 +213,7 @@ def _is_committing() -> bool:
     return _COMMITTING in sys.modules or (main is not None and main.name == _COMMITTING)
 
 
-def _found(options: SourceOptions) -> Endpoint:
+def _find(options: SourceOptions) -> Endpoint:
     endpoint = find(options)
     if options.topic is not None and not endpoint.is_leveret:
         raise BadOption(
