@@ -80,10 +80,7 @@ def declared(options: SourceOptions) -> StructType | str:
 
 
 def with_body_type(options: SourceOptions, schema: StructType) -> SourceOptions:
-    """Return the options with the type of bodies that Spark has read.
-
-    Raise `BadSchema` if the schema is not that of the source.
-    """
+    """Return the options with the type of bodies; raise `BadSchema` if the schema is not the source's."""
     if options.decode == "json":
         body = next((field.dataType for field in schema if field.name == "body"), None)
         if not isinstance(body, StructType):
@@ -110,10 +107,7 @@ class Columns:
     """`Columns(options).rows(batch)`: kept for many batches, since constant columns are made once."""
 
     def __init__(self, options: SourceOptions, *, queue: str | None = None, partition: int = 0) -> None:
-        """`queue` is the queue or stream of the messages, by default that of the options.
-
-        `partition` is its number in a topic.
-        """
+        """`queue` is the queue or stream of the messages, if it is not the one in the options."""
         schema = schema_of(options)
         self._options = options
         self.schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")

@@ -8,19 +8,15 @@ sentence, before a task runs.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
     DataSourceReader,
     DataSourceStreamArrowWriter,
     DataSourceStreamReader,
-    InputPartition,
 )
-from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
 from leveret.spark import columns
@@ -191,20 +187,10 @@ class RefusedStreamReader(DataSourceStreamReader):
     def __init__(self, error: SparkSideError) -> None:
         self._error = error
 
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+    def _refuse(self, *_: Any, **__: Any) -> Any:
         raise self._error
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        raise self._error
-
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        raise self._error
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        raise self._error
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        raise self._error
+    initialOffset = getDefaultReadLimit = latestOffset = partitions = read = _refuse  # noqa: N815
 
 
 def _is_committing() -> bool:

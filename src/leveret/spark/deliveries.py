@@ -32,10 +32,7 @@ _COUNT_MAX: Final = 2**31 - 1
 
 
 def chunks_of(deliveries: list[Delivery], first: int, *, at_least: int) -> list[pa.RecordBatch]:
-    """Return messages of a queue as record batches, enough of them for `at_least` tasks.
-
-    Offsets are numbers from `first` on.
-    """
+    """Return messages of a queue, numbered from `first` on, in at least `at_least` record batches."""
     count = len(deliveries)
     pieces = max(-(-count // _CHUNK_MESSAGES), min(at_least, count))
     ends = {count * index // pieces for index in range(1, pieces + 1)}
@@ -64,10 +61,7 @@ def _of_queue(deliveries: list[Delivery], first: int, now_us: int) -> pa.RecordB
 
 
 def of_stream(deliveries: list[Delivery], offsets: list[int]) -> pa.RecordBatch:
-    """Return messages of a stream as a record batch.
-
-    Their `timestamp` is null: a time of delivery would differ when the batch runs again.
-    """
+    """Return messages of a stream, without a time: it would differ when the batch runs again."""
     count = len(deliveries)
     columns = _carried(deliveries) | {
         "offset": pa.array(offsets, pa.uint64()),

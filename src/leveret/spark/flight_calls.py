@@ -118,10 +118,7 @@ class Calls:
             raise _explained(error, self._endpoint) from None
 
     def stage(self, descriptor: tickets.StageDescriptor, batches: Iterable[pa.RecordBatch]) -> int:
-        """Write batches of `schemas.WRITE`, wait until all are staged, and return the number of rows.
-
-        There is no second try, because `batches` can be read once only; `sink` or Spark tries again.
-        """
+        """Stage batches of `schemas.WRITE`, which can be read once only, and return the number of rows."""
         count = 0
         try:
             encoded = flight.FlightDescriptor.for_command(tickets.encode(descriptor))
@@ -205,10 +202,7 @@ def _is_busy(answer: actions.Answer | None) -> TypeGuard[actions.Refused]:
 
 
 def _is_not_trusted(error: Exception) -> bool:
-    """Return whether TLS failed for the broker's certificate, so waiting does not help.
-
-    gRPC has no error type of its own for this.
-    """
+    """Return whether TLS refused the certificate, which gRPC reports like a broker that is away."""
     return isinstance(error, _AWAY) and "certificate verify failed" in str(error).lower().replace("_", " ")
 
 

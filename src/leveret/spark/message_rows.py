@@ -286,10 +286,7 @@ def _octets(
 
 
 def _seconds(column: pa.TimestampArray | None) -> pa.UInt64Array | None:
-    """Return AMQP's timestamps, whole seconds since 1970.
-
-    The calculation is in UTC, because Arrow does not know all of Spark's time zones.
-    """
+    """Return whole seconds since 1970, calculated in UTC: Arrow does not know all of Spark's time zones."""
     if column is None:
         return None
     instants = column.cast(pa.timestamp("us", "UTC"))

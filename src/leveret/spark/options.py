@@ -333,10 +333,7 @@ def _with_user(url: str, user: str | None, password: str | None) -> str:
 
 
 def _without_user(url: str) -> str:
-    """Return a URL that can be shown: the part behind the last @.
-
-    A malformed URL may have its password anywhere before.
-    """
+    """Return only what follows the last @: a malformed URL may have its password anywhere before."""
     scheme, _, rest = url.partition("://")
     return f"{scheme}://{_host(rest).partition('?')[0]}" if rest else _HIDDEN
 

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from leveret.spark.content_headers import FLAGS
 from leveret.spark.decoding import text
 from leveret.spark.nested import as_json
 
@@ -24,34 +25,11 @@ _Positions = NDArray[np.int64]
 
 _HEAD_BYTES: Final = 14
 _SHORT, _TABLE, _OCTET, _TIME = "short string", "table", "octet", "time"
-_ORDER: Final = {
-    "content_type": _SHORT,
-    "content_encoding": _SHORT,
-    "headers": _TABLE,
-    "delivery_mode": _OCTET,
-    "priority": _OCTET,
-    "correlation_id": _SHORT,
-    "reply_to": _SHORT,
-    "expiration": _SHORT,
-    "message_id": _SHORT,
-    "timestamp": _TIME,
-    "type": _SHORT,
-    "user_id": _SHORT,
-    "app_id": _SHORT,
-    "cluster_id": _SHORT,
-}
-"""Properties and their types in the order of their flags, the highest bit first."""
+_NOT_SHORT: Final = {"headers": _TABLE, "delivery_mode": _OCTET, "priority": _OCTET, "timestamp": _TIME}
+_KINDS: Final = {name: _NOT_SHORT.get(name, _SHORT) for name in FLAGS}
 _PREFIX_BYTES: Final = {_SHORT: 1, _TABLE: 4, _OCTET: 0, _TIME: 0}
-_REST: Final = (
-    "content_encoding",
-    "delivery_mode",
-    "reply_to",
-    "expiration",
-    "type",
-    "user_id",
-    "app_id",
-    "cluster_id",
-)
+_WITH_COLUMN: Final = ("content_type", "headers", "priority", "correlation_id", "message_id", "timestamp")
+_REST: Final = tuple(name for name in FLAGS if name not in _WITH_COLUMN)
 """Properties in the column `properties`."""
 _LAST_SECOND: Final = 253_402_300_799
 """Last second of the year 9999, the last year that Python and SQL can show."""
@@ -126,8 +104,8 @@ def _properties(batch: _Bytes, starts: _Positions, ends: _Positions) -> dict[str
     flags[whole] = _big_endian(data, starts[whole] + 12, 2)
     position = starts + _HEAD_BYTES
     spans = {}
-    for bit, (name, kind) in enumerate(_ORDER.items()):
-        rows = np.nonzero(flags & (0x8000 >> bit))[0]
+    for name, kind in _KINDS.items():
+        rows = np.nonzero(flags & FLAGS[name])[0]
         first = position[rows] + _PREFIX_BYTES[kind]
         rows, first = _inside(rows, first, first <= ends[rows] - (kind in (_OCTET, _TIME)), flags)
         if kind in (_SHORT, _TABLE):
@@ -258,7 +236,7 @@ def _rest(batch: _Bytes, spans: dict[str, _Spans]) -> pa.Array:
     for name in _REST:
         span = spans[name]
         if len(span.rows):
-            octet = _ORDER[name] == _OCTET
+            octet = _KINDS[name] == _OCTET
             rows.append(span.rows)
             keys.append(pa.repeat(pa.scalar(name, pa.string()), len(span.rows)))
             values.append(

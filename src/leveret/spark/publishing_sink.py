@@ -92,10 +92,7 @@ class _Publishing:
         )
 
     def _publish(self, rows: Rows, number: int, publisher: BlockingPublisher) -> None:
-        """Publish rows, numbered from `number` on, and wait for all confirms.
-
-        Unroutable rows are published again to `unroutableExchange`, if that is set.
-        """
+        """Publish rows and wait for all confirms; publish unroutable rows again to `unroutableExchange`."""
         messages = list(_messages(rows, number))
         returned = _unroutable(messages, _confirmed(publisher, messages))
         if not returned:
@@ -109,10 +106,7 @@ class _Publishing:
 
 
 def producer_of(attempt: Attempt) -> str:
-    """Return the producer name, equal for all attempts at a task.
-
-    The id of a message is this name with the row's number behind it.
-    """
+    """Return the producer's name for all attempts at a task; with a row's number it is a message id."""
     name = f"{attempt.query}-{attempt.batch}-{attempt.partition}"
     if len(name.encode()) <= _PRODUCER_BYTES_MAX:
         return name
@@ -137,10 +131,7 @@ def _confirmed(publisher: BlockingPublisher, messages: Sequence[Message]) -> lis
 
 
 def _interrupted(error: PublishInterrupted, messages: Sequence[Message]) -> SparkSideError:
-    """Return the error for an interrupted publish.
-
-    It is `BadValue` if the toolkit refused a message whose headers do not fit into a frame.
-    """
+    """Return the error for a publish that failed, `BadValue` if a message's headers exceed a frame."""
     cause: BaseException | None = error
     while isinstance(cause, PublishInterrupted):
         cause = cause.__cause__

@@ -25,7 +25,6 @@ from leveret.client.consumer import Consumer
 from leveret.client.delivery import Delivery
 from leveret.client.errors import ChannelClosed, ClientError, Closed, ConnectionLost, LoginRefused
 from leveret.client.passive_checks import depth
-from leveret.client.session import Session
 from leveret.client.subscription import Intake, Subscription
 from leveret.spark.deliveries import STREAM_OFFSET
 from leveret.spark.errors import BrokerAway, BrokerRefused, SparkSideError
@@ -57,10 +56,7 @@ def explained(error: ClientError, options: SourceOptions) -> SparkSideError:
 
 
 def is_forbidden(error: ClientError | None) -> bool:
-    """Return whether the user lacks permission, so waiting does not help.
-
-    RabbitMQ also has code 403 for a queue that another consumer has exclusively.
-    """
+    """Return whether the user lacks permission. RabbitMQ has code 403 for exclusive consumers too."""
     return isinstance(error, ChannelClosed) and error.code == 403 and "refused for user" in error.text
 
 
@@ -116,6 +112,22 @@ async def ready_in(connection: BlockingConnection, queue: str, timeout_s: float)
     return await answered(connection, lambda channel: depth(channel, queue), timeout_s)
 
 
+async def cluster_of(connection: BlockingConnection, timeout_s: float) -> str:
+    """Return the broker's name; empty if it tells none."""
+    session = await connection.connection.connected(timeout_s)
+    return str(session.server.get("cluster_name", ""))
+
+
+def run_on(connection: BlockingConnection, work: Coroutine[Any, Any, _T], options: SourceOptions) -> _T:
+    """Run work on the connection's loop; raise errors in words for users of Spark."""
+    try:
+        return connection.run(work)
+    except ClientError as error:
+        raise explained(error, options) from error
+    except TimeoutError:
+        raise BrokerAway(f"no answer about {options.described} in time") from None
+
+
 class QueueConsumer:
     """`QueueConsumer(options, prefetch=1000)`: connects at `open`, consumes from `begin` to `close`."""
 
@@ -145,7 +157,8 @@ class QueueConsumer:
     @property
     def cluster(self) -> str:
         """The broker's name; empty if it tells none."""
-        return self._run(self._cluster())
+        assert self._connection is not None
+        return self._run(cluster_of(self._connection, self._options.broker_timeout_s))
 
     def depth(self) -> int:
         """Return how many messages are ready in the queue; delivered ones do not count."""
@@ -165,9 +178,7 @@ class QueueConsumer:
         """Return whether the name is a stream's. Uses another connection: this one may be held back."""
         connection = connected(self._options, f"spark: {self._options.cursor}")
         try:
-            return connection.run(_takes_offsets(connection, self._options))
-        except (ClientError, TimeoutError) as error:
-            raise self._explained(error) from error
+            return run_on(connection, _takes_offsets(connection, self._options), self._options)
         finally:
             with suppress(ClientError):
                 connection.close()
@@ -196,19 +207,7 @@ class QueueConsumer:
         if connection is None:
             work.close()
             raise Closed("the consumer is not open")
-        try:
-            return connection.run(work)
-        except (ClientError, TimeoutError) as error:
-            raise self._explained(error) from error
-
-    def _explained(self, error: ClientError | TimeoutError) -> SparkSideError:
-        if isinstance(error, TimeoutError):
-            return BrokerAway(f"no answer about queue '{self._options.subject}' in time")
-        return explained(error, self._options)
-
-    async def _session(self, timeout_s: float) -> Session:
-        assert self._connection is not None
-        return await self._connection.connection.connected(timeout_s)
+        return run_on(connection, work, self._options)
 
     async def _begin(self) -> None:
         assert self._connection is not None
@@ -230,10 +229,6 @@ class QueueConsumer:
             intake.hold_back(False)
             await intake.close()
 
-    async def _cluster(self) -> str:
-        session = await self._session(self._options.broker_timeout_s)
-        return str(session.server.get("cluster_name", ""))
-
     async def _depth(self, timeout_s: float) -> int:
         assert self._connection is not None
         return await ready_in(self._connection, self._options.subject, timeout_s)
@@ -250,7 +245,7 @@ class QueueConsumer:
     def _lost(self) -> None:
         """Drop the ready deliveries, whose channel has ended: the broker redelivers them.
 
-        The consumer is gone, so reading goes on by the session and not by the intake.
+        The consumer is gone, so the session itself is told to read on.
         """
         self.quiet_since_s = math.inf
         self._ready.clear()

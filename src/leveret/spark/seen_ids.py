@@ -70,10 +70,7 @@ def unpack(data: bytes) -> Ids:
 
 
 def found_in(run: Ids, wanted: Ids) -> npt.NDArray[np.bool_]:
-    """Return for each wanted id whether the run has it; the run must be in order.
-
-    Wanted ids that are in order are found in a quarter of the time.
-    """
+    """Return which wanted ids an ordered run has; ordered wanted ids take a quarter of the time."""
     size = run.shape[1]
     is_found = np.zeros(wanted.shape[1], np.bool_)
     left = np.arange(wanted.shape[1])
@@ -152,10 +149,7 @@ class Returning:
         return batch
 
     def settled(self, number: int, now_s: float) -> None:
-        """Note that batches up to `number` are settled; forget messages that were expected too long.
-
-        Another consumer has taken those.
-        """
+        """Note that batches up to `number` are settled, and forget messages that were expected too long."""
         if not self._batches:
             self._settled.clear()
             return

@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import re
 import uuid
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from typing import Final
 from urllib.parse import quote
@@ -64,19 +64,17 @@ class Place:
 
     def _listed(self, folder: str) -> list[fs.FileInfo]:
         selector = fs.FileSelector(self._path(folder), allow_not_found=True)
-        try:
+        with self._explained("read"):
             return [info for info in self._files.get_file_info(selector) if info.is_file]
-        except OSError as error:
-            raise self._failed("read", error) from error
 
     def read(self, name: str) -> bytes | None:
-        try:
-            with self._files.open_input_stream(self._path(name)) as source:
-                return bytes(source.read())
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise self._failed("read", error) from error
+        with (
+            self._explained("read"),
+            suppress(FileNotFoundError),
+            self._files.open_input_stream(self._path(name)) as source,
+        ):
+            return bytes(source.read())
+        return None
 
     def open(self, name: str) -> pa.NativeFile:
         """Open a file for reading at any position; raise `FileNotFoundError` if it does not exist."""
@@ -90,20 +88,21 @@ class Place:
         path = self._path(name)
         folder, _, base = path.rpartition("/")
         unfinished = f"{folder}/{_UNFINISHED}{uuid.uuid4().hex}-{base}"
-        try:
-            self._make(folder)
-            with self._files.open_output_stream(unfinished) as sink:
-                fill(sink)
-            if self._local:
-                _sync(unfinished)
-                os.replace(unfinished, path)
-                _sync(folder)
-            else:
-                self._files.move(unfinished, path)
-        except OSError as error:
-            with suppress(OSError):
-                self._files.delete_file(unfinished)
-            raise self._failed("written", error) from error
+        with self._explained("written"):
+            try:
+                self._make(folder)
+                with self._files.open_output_stream(unfinished) as sink:
+                    fill(sink)
+                if self._local:
+                    _sync(unfinished)
+                    os.replace(unfinished, path)
+                    _sync(folder)
+                else:
+                    self._files.move(unfinished, path)
+            except OSError:
+                with suppress(OSError):
+                    self._files.delete_file(unfinished)
+                raise
 
     def _make(self, folder: str) -> None:
         if folder in self._made:
@@ -117,25 +116,20 @@ class Place:
         if not self._local:
             return
         path = self._path(folder)
-        try:
+        with self._explained("written"):
             for directory, _, names in os.walk(path, topdown=False):
                 for name in names:
                     _sync(f"{directory}/{name}")
                 _sync(directory)
             self._sync_above(path)
-        except OSError as error:
-            raise self._failed("written", error) from error
 
     def sync_file(self, name: str) -> None:
         """Sync a file that another process wrote, and the folders above it, if it exists on a local disk."""
         path = self._path(name)
-        if not self._local or not os.path.exists(path):
-            return
-        try:
-            _sync(path)
-            self._sync_above(path)
-        except OSError as error:
-            raise self._failed("written", error) from error
+        if self._local and os.path.exists(path):
+            with self._explained("written"):
+                _sync(path)
+                self._sync_above(path)
 
     def _sync_above(self, folder: str) -> None:
         parent = folder.rpartition("/")[0]
@@ -151,31 +145,27 @@ class Place:
     def delete(self, names: Iterable[str]) -> None:
         """Delete files; missing ones are no error."""
         for name in names:
-            try:
+            with self._explained("cleared"), suppress(FileNotFoundError):
                 self._files.delete_file(self._path(name))
-            except FileNotFoundError:
-                continue
-            except OSError as error:
-                raise self._failed("cleared", error) from error
 
     def delete_all(self) -> None:
         """Delete the directory and everything in it."""
-        try:
+        with self._explained("cleared"), suppress(FileNotFoundError):
             self._files.delete_dir(self._folder)
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise self._failed("cleared", error) from error
         self._made.clear()
 
     def _path(self, name: str) -> str:
         return f"{self._folder}/{name}"
 
-    def _failed(self, action: str, error: OSError) -> SparkSideError:
-        return SparkSideError(
-            f"{self._noun} at {self._shown} can't be {action}: {error.strerror or error}",
-            hint="check the place, its permissions and its free space",
-        )
+    @contextmanager
+    def _explained(self, action: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise SparkSideError(
+                f"{self._noun} at {self._shown} can't be {action}: {error.strerror or error}",
+                hint="check the place, its permissions and its free space",
+            ) from error
 
 
 def opened(location: str) -> tuple[fs.FileSystem, str]:

@@ -247,10 +247,7 @@ def abort(options: SinkOptions, endpoint: Endpoint, query: str, batch: int, stag
 
 
 def give_up(options: SinkOptions, endpoint: Endpoint, query: str, batch: int) -> None:
-    """End a write that has a query of its own, by a commit without rows.
-
-    The broker then discards what a task stages that does not know of the end.
-    """
+    """Commit a write without rows, so the broker discards stages that come later."""
     try:
         with Calls(endpoint) as calls:
             if calls.ask(Commit(options.vhost, query, batch, []), Committed).known:
@@ -287,10 +284,7 @@ class StageWriter(DataSourceArrowWriter):
         commit(self._options, self._endpoint, self._query, self._batch, _staged(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """End the whole write; with option batchId only discard what its own tasks have staged.
-
-        Another write may have this query's name in the second case.
-        """
+        """End the whole write; with option batchId, discard only the stages of its own tasks."""
         stages = [name for result in _staged(messages) for name in result.stages]
         if self._options.batch_id is None:
             give_up(self._options, self._endpoint, self._query, self._batch)

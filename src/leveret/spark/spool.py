@@ -158,10 +158,7 @@ class Spool:
             )
 
     def claim(self, cluster: str) -> None:
-        """Note the name of the broker that has the queue; raise if the spool names another broker.
-
-        An empty name fits any spool.
-        """
+        """Note the broker's name, which may be empty; raise if the spool names another broker."""
         self._check_cluster(cluster)
         self._write_owner(cluster)
 
@@ -212,10 +209,7 @@ class Spool:
         return number
 
     def settle(self, number: int) -> list[int]:
-        """Settle batches up to this one and return their numbers.
-
-        Their messages are deleted; their ids stay until the window ends.
-        """
+        """Settle batches up to this one and return their numbers; their ids stay until the window ends."""
         due = sorted(batch for batch in self._batches if batch <= number)
         now_s = self._clock()
         runs = self._remembered(now_s)

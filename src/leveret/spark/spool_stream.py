@@ -455,16 +455,13 @@ class SpoolStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _counted(taken: list[Delivery], new: _New) -> int:
-    """Return how many of the deliveries spend the budget of `availableNow`.
-
-    Redelivered copies do not: the broker had not counted them as ready when the run began.
-    """
+    """Return how many of the deliveries spend the budget of `availableNow`: all but redelivered copies."""
     first = sum(not delivery.wire_redelivered for delivery in taken)
     return first + sum(message.delivery.wire_redelivered for message in new.messages)
 
 
 def _message_id(delivery: Delivery) -> str | None:
-    """Return the message id, extended by the headers of a pipeline's rejection.
+    """Return the message id, with the headers of a pipeline's rejection.
 
     So a rejected message that is sent back to the queue is no copy of the first delivery.
     """

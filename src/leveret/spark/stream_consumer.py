@@ -12,11 +12,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Coroutine
 from contextlib import suppress
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Final, Literal, Self, TypeVar
+from typing import Final, Literal, Self, TypeVar
 
 from leveret.client.blocking import BlockingConnection
 from leveret.client.codecs import Codecs
@@ -27,7 +26,7 @@ from leveret.client.subscription import Intake, Subscription
 from leveret.spark.deliveries import CHUNK_BYTES, STREAM_OFFSET
 from leveret.spark.errors import BadOption, BrokerAway
 from leveret.spark.options import SourceOptions
-from leveret.spark.queue_consumer import connected, explained, is_forbidden, ready_in, size_of
+from leveret.spark.queue_consumer import cluster_of, connected, is_forbidden, ready_in, run_on, size_of
 
 _PREFETCH: Final = 5_000
 _READY_BYTES_MAX: Final = 128 << 20
@@ -57,10 +56,7 @@ def _no_stream(name: str) -> BadOption:
 
 
 def _is_a_queue(error: ClientError | None) -> bool:
-    """Return whether RabbitMQ refused the offset because the name is a queue's.
-
-    Other brokers ignore the offset; then `offset_of` raises.
-    """
+    """Return whether RabbitMQ refused the offset because the name is a queue's."""
     return isinstance(error, ChannelClosed) and error.code == 406 and STREAM_OFFSET in error.text
 
 
@@ -112,7 +108,10 @@ class _Run:
                     await self.arrived.wait()
 
     def take(self, max_messages: int) -> list[Delivery]:
-        """Return the oldest deliveries: as many as fit into a record batch, but at least one if any came."""
+        """Return deliveries in the order of offsets, each once, at most one record batch.
+
+        Empty if none came in `wait_s`, counted from the time at which the broker can deliver.
+        """
         taken: list[Delivery] = []
         room_bytes = CHUNK_BYTES
         while self.ready and len(taken) < max_messages:
@@ -202,7 +201,7 @@ class Follower:
         Empty if none came in `wait_s`, counted from the time at which the broker can deliver.
         """
         assert self._connection is not None
-        return _run(self._connection, self._take(max_messages, wait_s), self._options)
+        return run_on(self._connection, self._take(max_messages, wait_s), self._options)
 
     async def _take(self, max_messages: int, wait_s: float) -> list[Delivery]:
         loop = asyncio.get_running_loop()
@@ -229,10 +228,7 @@ class Follower:
             raise run.error or BrokerAway(f"stream '{self._options.subject}' could not be consumed")
 
     async def _take_new(self, run: _Run, max_messages: int) -> list[Delivery]:
-        """Ack deliveries of the run and return those from the wanted offset on.
-
-        RabbitMQ delivers from the beginning of a chunk, so offsets may be too low.
-        """
+        """Ack deliveries and return those not below the wanted offset: RabbitMQ begins with a whole chunk."""
         new: list[Delivery] = []
         taken = run.take(max_messages)
         for delivery in taken:
@@ -285,8 +281,8 @@ class StreamEnds:
     def cluster(self) -> str:
         """The broker's name; empty if it tells none."""
         assert self._connection is not None
-        session = self._connection.connection.connected(self._options.broker_timeout_s)
-        return str(_run(self._connection, session, self._options).server.get("cluster_name", ""))
+        request = cluster_of(self._connection, self._options.broker_timeout_s)
+        return run_on(self._connection, request, self._options)
 
     def first(self) -> int:
         """Return the offset of the stream's first message; 0 if the stream is empty."""
@@ -341,13 +337,4 @@ class StreamEnds:
     def _depth(self) -> int:
         assert self._connection is not None
         request = ready_in(self._connection, self._options.subject, self._options.broker_timeout_s)
-        return _run(self._connection, request, self._options)
-
-
-def _run(connection: BlockingConnection, work: Coroutine[Any, Any, _T], options: SourceOptions) -> _T:
-    try:
-        return connection.run(work)
-    except ClientError as error:
-        raise explained(error, options) from error
-    except TimeoutError:
-        raise BrokerAway(f"no answer about stream '{options.subject}' in brokerTimeout") from None
+        return run_on(self._connection, request, self._options)

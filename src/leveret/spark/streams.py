@@ -154,9 +154,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return True
 
     def _check_reaches(self, stop: int) -> bool:
-        """Check that the stream has the batch, which an earlier run may have planned.
+        """Return whether the stream has a batch that an earlier run may have planned.
 
-        If not, return False where loss is allowed, else raise `WrongCheckpoint`.
+        Raise `WrongCheckpoint` if it has not, unless loss is allowed.
         """
         if self._known_end_since_s < 0:
             self._find_end()
@@ -166,10 +166,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return False
 
     def _first_of_later_stream(self, offset: int) -> int:
-        """Return the first offset of a stream that is not the checkpoint's.
-
-        Raise `WrongCheckpoint` unless loss is allowed.
-        """
+        """Return the first offset of another stream; raise `WrongCheckpoint` unless loss is allowed."""
         sentence = (
             f"the checkpoint is at offset {offset} of an earlier stream '{self._options.subject}', which was "
             f"deleted since: the last message of this one is at {self._known_end - 1}"
@@ -308,10 +305,7 @@ def _rows(partition: StreamPartition, options: SourceOptions) -> Iterator[pa.Rec
 
 
 def _check_gaps(options: SourceOptions, follower: Follower, expected: int, offsets: list[int]) -> None:
-    """Check the gaps between offsets: below the stream's first offset, messages were lost.
-
-    Other gaps are offsets that no message ever had.
-    """
+    """Report a loss for offsets below the stream's first; other gaps are offsets that no message had."""
     if not options.fail_on_data_loss:
         return
     for offset in offsets:
