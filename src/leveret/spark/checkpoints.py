@@ -22,10 +22,9 @@ def check_identity(offset: Mapping[str, Any], identity: Mapping[str, str | None]
             )
 
 
-def of_a_deleted_log(kind: str, name: str) -> WrongCheckpoint:
-    """Return the error for a checkpoint whose log id is not the one of the queue or stream."""
+def of_a_deleted_log(source: str) -> WrongCheckpoint:
+    """Return the error for a checkpoint whose log id is not the source's: "an earlier queue 'orders'"."""
     return WrongCheckpoint(
-        f"the checkpoint belongs to an earlier {kind} '{name}', which was deleted since, or to "
-        "one of another broker",
+        f"the checkpoint belongs to {source}, which was deleted since, or to one of another broker",
         hint="start with a new checkpoint",
     )

@@ -135,7 +135,7 @@ class LeaseStreamReader(FlightStreamReader):
             )
         check_identity(offset, dict(zip(("vhost", "queue", "cursor"), self._name, strict=True)))
         if any(offset.get("log") != log_id for log_id in self._log_ids()):
-            raise of_a_deleted_log("queue", self._name[1])
+            raise of_a_deleted_log(f"an earlier queue '{self._name[1]}'")
         return int(offset["lease"])
 
     def _log_ids(self) -> Iterator[int]:

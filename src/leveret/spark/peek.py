@@ -111,4 +111,4 @@ class PeekStreamReader(FlightStreamReader):
 
     def _check_log(self, start: dict[str, Any], snapshot: actions.Planned) -> None:
         if start.get("log") != snapshot.log_id:
-            raise of_a_deleted_log("queue", self._queue)
+            raise of_a_deleted_log(f"an earlier queue '{self._queue}'")

@@ -172,7 +172,7 @@ class TopicStreamReader(FlightStreamReader):
             self._log_ids.update((place.stream, place.log_id) for place in located.places)
         for stream, log_id in offset["logs"].items():
             if self._log_ids.get(stream, log_id) != log_id:
-                raise of_a_deleted_log("stream", stream)
+                raise of_a_deleted_log(f"an earlier stream '{stream}'")
         self._begin(_BEGINNING)
         return dict(offset["offsets"])
 
