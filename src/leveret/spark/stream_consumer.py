@@ -108,10 +108,7 @@ class _Run:
                     await self.arrived.wait()
 
     def take(self, max_messages: int) -> list[Delivery]:
-        """Return deliveries in the order of offsets, each once, at most one record batch.
-
-        Empty if none came in `wait_s`, counted from the time at which the broker can deliver.
-        """
+        """Return the oldest deliveries: as many as fit into a record batch, but at least one if any came."""
         taken: list[Delivery] = []
         room_bytes = CHUNK_BYTES
         while self.ready and len(taken) < max_messages:
