@@ -337,7 +337,7 @@ class _Unread:
 
     def sizes(self) -> Iterator[int]:
         """Of the bodies, in order; nothing for those that are gone."""
-        found = self.stream.log.briefs(self._ranges)
+        found = self.stream.log.summaries(self._ranges)
         brief = next(found, None)
         for offset in chain.from_iterable(starmap(range, self._ranges)):
             if brief is not None and brief.offset == offset:

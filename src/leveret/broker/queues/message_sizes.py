@@ -16,7 +16,7 @@ COUNT_MAX: Final = 65_536
 def within(log: Log, ranges: Iterable[Range], count: int, max_bytes: int) -> int:
     """How many of the first `count` messages have bodies of no more bytes together; one at least."""
     found = size = 0
-    for brief in log.briefs(first_of(ranges, min(count, COUNT_MAX))):
+    for brief in log.summaries(first_of(ranges, min(count, COUNT_MAX))):
         size += brief.body_bytes
         if found and size > max_bytes:
             break

@@ -99,7 +99,7 @@ class LengthLimit(Account):
         if count > _AT_ONCE or any(
             stop - start > 1 and log.reach(start, share) < stop for start, stop in ranges
         ):
-            return sum(brief.body_bytes for brief in log.briefs(ranges))
+            return sum(brief.body_bytes for brief in log.summaries(ranges))
         return sum(len(record.body) for record in log.read(ranges))
 
     # where new messages are refused
@@ -204,7 +204,7 @@ class LengthLimit(Account):
         waiting, log = self._queue.cursor.waiting, self._queue.log
         count = message_sizes.within(log, waiting.ready_ranges(), count, max_bytes)
         ranges = first_of(waiting.ready_ranges(), count)
-        return ranges, _cost(count, sum(brief.body_bytes for brief in log.briefs(ranges)))
+        return ranges, _cost(count, sum(brief.body_bytes for brief in log.summaries(ranges)))
 
 
 def _cost(count: int, size_bytes: int) -> int:
