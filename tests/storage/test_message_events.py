@@ -15,7 +15,7 @@ from leveret.storage.log import Log
 from leveret.storage.message_events import SCHEMA, Event, Piece, damage_of, damaged, pieces, rows
 from leveret.storage.records import PERSISTENT, Message
 from leveret.storage.store import Options, Store
-from leveret.storage.store_snapshot import Picture, of_left
+from leveret.storage.store_snapshot import StoreSnapshot, snapshot_closed
 from tests.storage.builders import Clock, make_store, messages
 
 T0 = 1_000_000
@@ -28,28 +28,30 @@ def store(tmp_path: Path, clock: Clock) -> Store:
 
 
 class Told:
-    """`told(store)` is a picture of the store, as rows."""
+    """`told(store)` is a snapshot of the store, as rows."""
 
     def __init__(self, tmp_path: Path) -> None:
         self._tmp_path = tmp_path
         self._taken = 0
         self.damage: list[Damage] = []
 
-    def picture(self, store: Store) -> Picture:
+    def snapshot(self, store: Store) -> StoreSnapshot:
         store.sync()
         self._taken += 1
-        place = OsFiles(str(self._tmp_path / f"picture-{self._taken}"))
-        return of_left(OsFiles(str(self._tmp_path / "data"), read_only=True), place, self.damage.append)
+        place = OsFiles(str(self._tmp_path / f"snapshot-{self._taken}"))
+        return snapshot_closed(
+            OsFiles(str(self._tmp_path / "data"), read_only=True), place, self.damage.append
+        )
 
     def __call__(self, store: Store, log: Log) -> list[dict]:
-        picture = self.picture(store)
-        return rows_of(picture, pieces(picture, [log.id]), self.damage)
+        snapshot = self.snapshot(store)
+        return rows_of(snapshot, pieces(snapshot, [log.id]), self.damage)
 
 
-def rows_of(picture: Picture, chosen: Iterable[Piece], damage: list[Damage]) -> list[dict]:
+def rows_of(snapshot: StoreSnapshot, chosen: Iterable[Piece], damage: list[Damage]) -> list[dict]:
     found = []
     for piece in chosen:
-        for batch in rows(picture, piece, damage.append):
+        for batch in rows(snapshot, piece, damage.append):
             assert batch.schema == SCHEMA
             found += batch.to_pylist()
     return found
@@ -287,14 +289,14 @@ class TestPieces:
         cursor.take(1)
         other = store.create_log()
         store.append(other, messages(1))
-        picture = told.picture(store)
-        found = list(pieces(picture, [log.id]))
+        snapshot = told.snapshot(store)
+        found = list(pieces(snapshot, [log.id]))
         assert found == [
             Piece("published", log.id, 0),
             Piece("standing", cursor.journal.id),
             Piece("told", cursor.journal.id, 0),
         ]
-        assert list(pieces(picture, [other.id])) == [Piece("published", other.id, 0)]
+        assert list(pieces(snapshot, [other.id])) == [Piece("published", other.id, 0)]
 
     def test_damage_is_reported_and_the_rest_is_told(self, store, log, told, tmp_path):
         store.append(log, messages(3, size=100))
@@ -339,5 +341,5 @@ class TestPieces:
 
 
 def test_a_view_of_no_segments_has_no_rows(store, log, told):
-    picture = told.picture(store)
-    assert rows_of(picture, [Piece("published", log.id)], told.damage) == []
+    snapshot = told.snapshot(store)
+    assert rows_of(snapshot, [Piece("published", log.id)], told.damage) == []

@@ -1,6 +1,6 @@
 """The sources of an audit: a copied data directory, or a running broker over Flight.
 
-Both give a picture of a store (`storage.store_snapshot`): its logs, and pieces of them that any worker of
+Both give a snapshot of a store (`storage.store_snapshot`): its logs, and pieces of them that any worker of
 Spark can read as rows. Workers read the files of a directory themselves, so they must run on its machine; a
 broker sends them rows. The rule: evidence is pickled to the workers, so it holds no open files.
 """
@@ -33,7 +33,7 @@ from leveret.storage.catalog import LOGS
 from leveret.storage.errors import Damage, DirectoryLocked, UnknownFormat
 from leveret.storage.files import Lock, OsFiles
 from leveret.storage.message_events import Piece
-from leveret.storage.store_snapshot import Picture, of_left
+from leveret.storage.store_snapshot import StoreSnapshot, snapshot_closed
 from leveret.storage.wal import DIRECTORY as WAL
 
 _LOCK: Final = "lock"
@@ -101,23 +101,23 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Directory:
-    """A picture whose files the workers read themselves."""
+    """A snapshot whose files the workers read themselves."""
 
     root: str
     catalog: bytes
 
     def rows(self, piece: Piece) -> Iterator[pa.RecordBatch]:
-        picture = _picture(self.root, self.catalog)
+        snapshot = _snapshot(self.root, self.catalog)
         damage: list[Damage] = []
-        yield from message_events.rows(picture, piece, damage.append)
+        yield from message_events.rows(snapshot, piece, damage.append)
         if damage:
             yield message_events.damaged(damage)
 
 
 @lru_cache(maxsize=1)
-def _picture(root: str, catalog: bytes) -> Picture:
-    """Decode a picture once in a process, for all pieces."""
-    return Picture.decode(OsFiles(root, read_only=True), catalog)
+def _snapshot(root: str, catalog: bytes) -> StoreSnapshot:
+    """Decode a snapshot once in a process, for all pieces."""
+    return StoreSnapshot.decode(OsFiles(root, read_only=True), catalog)
 
 
 @contextmanager
@@ -130,15 +130,15 @@ def of_directory(path: str) -> Iterator[Case]:
     if not (files.exists(LOGS) or files.exists(WAL)):
         raise NothingToAudit(f"there is no broker's data in {path}", hint="copy the whole directory")
     lock = _lock_shared(files, path)
-    picture_path = tempfile.mkdtemp(prefix="leveret-audit-")
+    snapshot_path = tempfile.mkdtemp(prefix="leveret-audit-")
     try:
         damage: list[Damage] = []
-        picture = _picture_of(files, OsFiles(picture_path), damage)
+        snapshot = _snapshot_of(files, OsFiles(snapshot_path), damage)
         taken = datetime.now(UTC)
-        evidence = Directory(picture_path, picture.encode())
-        yield case_of(picture, evidence, f"the data directory {path}", taken, damage)
+        evidence = Directory(snapshot_path, snapshot.encode())
+        yield case_of(snapshot, evidence, f"the data directory {path}", taken, damage)
     finally:
-        shutil.rmtree(picture_path, ignore_errors=True)
+        shutil.rmtree(snapshot_path, ignore_errors=True)
         if lock is not None:
             lock.release()
 
@@ -152,9 +152,9 @@ def _lock_shared(files: OsFiles, path: str) -> Lock | None:
         raise NothingToAudit(f"{path} is in use by {holder}", hint="audit it with --url") from error
 
 
-def _picture_of(files: OsFiles, picture_files: OsFiles, damage: list[Damage]) -> Picture:
+def _snapshot_of(files: OsFiles, snapshot_files: OsFiles, damage: list[Damage]) -> StoreSnapshot:
     try:
-        return of_left(files, picture_files, damage.append)
+        return snapshot_closed(files, snapshot_files, damage.append)
     except UnknownFormat as error:
         is_newer = error.found is not None
         newer = "audit it with the version of Leveret that wrote it, or a later one"
@@ -164,14 +164,14 @@ def _picture_of(files: OsFiles, picture_files: OsFiles, damage: list[Damage]) ->
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A picture that a running broker took of itself and reads for the workers."""
+    """A snapshot that a running broker took of itself and reads for the workers."""
 
     endpoint: Endpoint
-    picture: str
+    snapshot: str
 
     def rows(self, piece: Piece) -> Iterator[pa.RecordBatch]:
         with Calls(self.endpoint) as calls:
-            yield from calls.piece(PieceTicket(self.picture, piece.event, piece.log_id, piece.segment))
+            yield from calls.piece(PieceTicket(self.snapshot, piece.event, piece.log_id, piece.segment))
 
 
 @contextmanager
@@ -188,30 +188,30 @@ def of_broker(options: BrokerOptions) -> Iterator[Case]:
         name = secrets.token_hex(16)
         taken = calls.ask(actions.TakePicture(name), actions.Taken)
         try:
-            picture = Picture.decode(OsFiles("", read_only=True), taken.catalog)
+            snapshot = StoreSnapshot.decode(OsFiles("", read_only=True), taken.catalog)
             at = datetime.fromtimestamp(taken.taken_us / 1e6, UTC)
             evidence = Running(endpoint, name)
             damage = [Damage(*each) for each in taken.damage]
-            case = case_of(picture, evidence, f"the broker at {options.where}", at, damage)
+            case = case_of(snapshot, evidence, f"the broker at {options.where}", at, damage)
             round_trips_ms = {name: time_us / 1000 for name, time_us in taken.round_trips_us.items()}
             yield replace(case, round_trips_ms=round_trips_ms)
         finally:
-            # a broker that was restarted has dropped the picture
+            # A broker that was restarted has dropped the snapshot already.
             with suppress(SparkSideError):
                 calls.ask(actions.DropPicture(name), actions.Done)
 
 
 def case_of(
-    picture: Picture,
+    snapshot: StoreSnapshot,
     evidence: Evidence,
     described: str,
     taken: datetime,
     damage: Iterable[Damage] = (),
 ) -> Case:
-    """Return a case with the logs of a picture, by the names in their labels."""
+    """Return a case with the logs of a snapshot, by the names in their labels."""
     logs: list[AuditedLog] = []
     returned = {}
-    for id_, image in picture.logs.items():
+    for id_, image in snapshot.logs.items():
         label = json.loads(image.spec.label) if image.spec.label and not image.spec.parent else None
         if isinstance(label, list):
             readers = [
@@ -223,13 +223,13 @@ def case_of(
                     max(journal.spec.retention.audit_us, image.spec.retention.audit_us) > 0,
                     journal.spec.name,
                 )
-                for journal in picture.journals(id_)
+                for journal in snapshot.journals(id_)
             ]
             stream = image.spec.retention.keep_settled
             logs.append(AuditedLog(id_, _text(label[0]), _text(label[1]), tuple(readers), stream))
         elif isinstance(label, dict) and well_known_names.RETURNED in label:
             returned[id_] = _text(label[well_known_names.RETURNED])
-    pieces = message_events.pieces(picture, [*(log.id for log in logs), *returned])
+    pieces = message_events.pieces(snapshot, [*(log.id for log in logs), *returned])
     return Case(
         described,
         taken,

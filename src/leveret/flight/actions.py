@@ -344,7 +344,7 @@ class Taken(_Said, frozen=True):
     """It is kept for an hour after it was last read."""
 
     catalog: bytes
-    """Which logs there are: `storage.picture.Picture.decode`."""
+    """Which logs there are: `storage.store_snapshot.StoreSnapshot.decode`."""
     taken_us: int
     round_trips_us: dict[str, int]
     """Of the open connections, by their names, as the system has measured them."""

@@ -1,9 +1,9 @@
-"""Copies of a store that go on while it is used: what was durable when the copy began is in it.
+"""Copies of a store that is in use. A copy has everything that was durable when it began.
 
-A copy has the newest checkpoint, all files that it names, and the WAL. What the store makes durable while it
-is copied may be in the copy or not. The store keeps the files of its last two checkpoints and the WAL after
-them. So if the copied checkpoint is still one of these two at the end, nothing that it needs was missing;
-otherwise the copy begins again. The rule: the source is only read.
+A copy consists of the newest checkpoint, the files that it names, and the WAL. Changes made during the copy
+may be in it or not. The store keeps the files of its last two checkpoints and the WAL after them. So if the
+copied checkpoint is still one of these two at the end, the copy is complete. Otherwise it begins again. The
+rule: the source is only read.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TRIES: Final = 5
 
 
 class NotCopied(StorageError):
-    """The directory has no checkpoint, or the store was always faster than the copy."""
+    """The directory has no checkpoint, or the store wrote checkpoints faster than they were copied."""
 
     hint = "Is it the data directory of a broker? If it is, try again, or copy it when the broker is stopped."
 
@@ -30,7 +30,7 @@ class NotCopied(StorageError):
 def copy_store(
     source: Files, target: Files, report: Report, *, copied: Callable[[int], None] = lambda _: None
 ) -> None:
-    """Copy a store into an empty directory. `copied` is told of the bytes of each piece."""
+    """Copy a store into an empty directory, and call `copied` with the size of each copied piece."""
     for _ in range(_TRIES):
         checkpoints = read_checkpoints(source, report)
         if not checkpoints:
@@ -42,13 +42,14 @@ def copy_store(
         try:
             for path in [*paths, checkpoint_path(number)]:
                 _copy_file(source, target, path, copied)
-        except FileNotFoundError:  # the store has removed it: a newer checkpoint does not name it
+        except FileNotFoundError:
+            # The store has deleted the file, because a newer checkpoint does not name it.
             continue
         if number in {checkpoint.number for checkpoint in read_checkpoints(source, report)[:2]}:
             target.sync_all([*paths, checkpoint_path(number)])
             return
         target.unlink(checkpoint_path(number))
-    raise NotCopied(f"the store has written two checkpoints during each of {_TRIES} copies")
+    raise NotCopied(f"the store wrote two checkpoints during each of {_TRIES} copies")
 
 
 def _copy_file(source: Files, target: Files, path: str, copied: Callable[[int], None]) -> None:

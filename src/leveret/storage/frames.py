@@ -9,8 +9,8 @@ Frames begin at multiples of 512 bytes, so that a sector that was synced is neve
              | records u32 | 0 u32 | length u64 | groups' checksum u64 | content's checksum u64 | checksum u64
     group    log id u64 | records u64
 
-All checksums are xxh3, seeded with the generation of the file. Each reuse of a file has a new generation, so a
-stale frame is never valid. The content's checksum covers everything after the heads. Heads and groups are
+All checksums are xxh3, seeded with the generation of the file. Each reuse of a file has a new generation, so
+a stale frame is never valid. The content's checksum covers everything after the heads. Heads and groups are
 written twice: otherwise a single changed byte would cost the whole round instead of one record. Repair is
 left to `frame_repair.py`.
 """

@@ -61,7 +61,7 @@ class Kind(IntEnum):
     MISSED = 12
     """For the audit, without effect: the consumer did not settle the messages in time."""
     WITHHELD = 13
-    """For the audit, without effect: the messages were taken but sent to no consumer, having expired."""
+    """For the audit, without effect: the messages were taken but delivered to no consumer."""
 
 
 class Promise(IntEnum):

@@ -29,7 +29,7 @@ from leveret.storage.offset_set import Range
 from leveret.storage.records import PERSISTENT
 from leveret.storage.recovery import load_progress
 from leveret.storage.segment import Report
-from leveret.storage.store_snapshot import Picture, view_of
+from leveret.storage.store_snapshot import StoreSnapshot, view_of
 
 CHUNK_BITS = 18
 CHUNK = 1 << CHUNK_BITS
@@ -96,27 +96,27 @@ class Piece(NamedTuple):
     segment: int = 0
 
 
-def pieces(picture: Picture, logs: Iterable[int]) -> Iterator[Piece]:
+def pieces(snapshot: StoreSnapshot, logs: Iterable[int]) -> Iterator[Piece]:
     """All that tells of these logs of messages."""
     for log_id in logs:
-        yield from (Piece("published", log_id, info.first) for info in picture.logs[log_id].segments)
-        for journal in picture.journals(log_id):
+        yield from (Piece("published", log_id, info.first) for info in snapshot.logs[log_id].segments)
+        for journal in snapshot.journals(log_id):
             yield Piece("standing", journal.spec.id)
             yield from (Piece("told", journal.spec.id, info.first) for info in journal.segments)
 
 
-def rows(picture: Picture, piece: Piece, report: Report) -> Iterator[pa.RecordBatch]:
+def rows(snapshot: StoreSnapshot, piece: Piece, report: Report) -> Iterator[pa.RecordBatch]:
     """What one piece tells."""
-    image = picture.logs[piece.log_id]
+    image = snapshot.logs[piece.log_id]
     if piece.event == "standing":
-        yield standing(picture.files, image, report)
+        yield standing(snapshot.files, image, report)
         return
     view = view_of(image, segment=piece.segment)
     if piece.event == "published":
-        yield from published(picture.files, view, report)
+        yield from published(snapshot.files, view, report)
     else:
-        parent = picture.logs[image.spec.parent]
-        yield from told(picture.files, view, log_id=parent.spec.id, end=parent.next, report=report)
+        parent = snapshot.logs[image.spec.parent]
+        yield from told(snapshot.files, view, log_id=parent.spec.id, end=parent.next, report=report)
 
 
 def published(files: Files, view: LogView, report: Report) -> Iterator[pa.RecordBatch]:

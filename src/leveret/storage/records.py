@@ -152,7 +152,7 @@ def batch_bytes(count: int) -> int:
 
 
 def decode(rows: bytes | memoryview, content: bytes, *, start: int) -> list[Record]:
-    """Return the records of `rows`. Their data is in `content`, which begins at position `start` of the file."""
+    """Return the records of `rows`, whose data is in `content`; `start` is the file position of `content`."""
     records = []
     for offset, time_us, position, body, header, exchange, key, flags, priority in ROW.iter_unpack(rows):
         exchange_from = position - start

@@ -20,7 +20,7 @@ from leveret.storage.durable_io import read_whole
 from leveret.storage.errors import Damage, UnknownFormat
 from leveret.storage.files import Files
 from leveret.storage.formats import HEADER_BYTES, VERSION, FileHeader
-from leveret.storage.frame_repair import mend
+from leveret.storage.frame_repair import repair
 from leveret.storage.frames import Frame, batches_of
 from leveret.storage.journal import ENTRY_BYTES, Entry
 from leveret.storage.log import Log
@@ -30,7 +30,7 @@ from leveret.storage.segment import Report
 from leveret.storage.wal import DIRECTORY, Wal
 
 PICTURES = "pictures"
-"""Where pictures of the store are while an audit reads them: see `store_snapshot.py`."""
+"""Directory of store snapshots while an audit reads them: see `store_snapshot.py`."""
 MENDED = "a WAL frame was damaged here and could be mended"
 UNFINISHED = "the WAL ends with a round that is not intact: it was never released, or it is damaged and lost"
 
@@ -90,7 +90,7 @@ def _check_headers(files: Files, expected: dict[str, FileHeader], report: Report
 
 
 def _rounds(frames: list[Frame], report: Report) -> list[Frame]:
-    """The frames that count, oldest first, mended where that can be done."""
+    """Return the frames that count, oldest first, repaired where possible."""
     mended = [_mended(frame, report) for frame in frames]
     rounds: list[Frame] = []
     for frame in sorted(mended, key=lambda frame: (frame.head.ticket, frame.is_intact), reverse=True):
@@ -110,11 +110,11 @@ def _mended(frame: Frame, report: Report) -> Frame:
             what = "one of the two heads of a WAL frame is damaged; the other was used"
             report(Damage(frame.path, frame.position, None, what))
         return frame
-    found = mend(frame)
-    if found is None:
+    repaired = repair(frame)
+    if repaired is None:
         return frame
-    report(Damage(frame.path, found[1], None, MENDED))
-    return found[0]
+    report(Damage(frame.path, repaired[1], None, MENDED))
+    return repaired[0]
 
 
 def _records_of(frame: Frame, report: Report) -> Iterable[tuple[int, list[Record]]]:
@@ -123,9 +123,9 @@ def _records_of(frame: Frame, report: Report) -> Iterable[tuple[int, list[Record
 
 def _salvaged(frame: Frame, report: Report) -> Iterator[tuple[int, list[Record]]]:
     by_log, lost = frame.salvage()
-    for each in lost:
-        what = f"a record of log {each.log} in the WAL is damaged and lost"
-        report(Damage(frame.path, each.position, each.offset, what))
+    for record in lost:
+        what = f"a record of log {record.log} in the WAL is damaged and lost"
+        report(Damage(frame.path, record.position, record.offset, what))
     yield from by_log.items()
 
 

@@ -28,7 +28,7 @@ from leveret.storage.errors import BadName, Damage
 from leveret.storage.files import OsFiles
 from leveret.storage.log_view import SegmentGone
 from leveret.storage.segment import Report
-from leveret.storage.store_snapshot import PICTURES, Picture, of_running
+from leveret.storage.store_snapshot import PICTURES, StoreSnapshot, snapshot_running
 from leveret.testing.broker import Broker
 from tests.audit.reckoning import Reckoned, reckon
 from tests.client.listening import Notes, application, fill, on_a_loop
@@ -131,15 +131,15 @@ class TestKeeping:
     def test_when_the_store_was_faster_it_is_taken_again(self, root, monkeypatch):
         failures = 4
 
-        def hurried(files: OsFiles, place: OsFiles, report: Report) -> Picture:
+        def hurried(files: OsFiles, place: OsFiles, report: Report) -> StoreSnapshot:
             nonlocal failures
             failures -= 1
             if failures >= 0:
                 place.make_directory("logs")
                 raise SegmentGone("logs/1/msgs.0")
-            return of_running(files, place, report)
+            return snapshot_running(files, place, report)
 
-        monkeypatch.setattr("leveret.fronts.flight.store_snapshots.of_running", hurried)
+        monkeypatch.setattr("leveret.fronts.flight.store_snapshots.snapshot_running", hurried)
         pictures = Pictures(str(root))
         pictures.take(NAME, "ann", TAKEN_US)
         assert self.kept(root) == [NAME]
@@ -149,21 +149,21 @@ class TestKeeping:
         assert self.kept(root) == [NAME]
 
     def test_what_can_not_be_taken_leaves_nothing(self, root, monkeypatch):
-        def full(files: OsFiles, place: OsFiles, report: Report) -> Picture:
+        def full(files: OsFiles, place: OsFiles, report: Report) -> StoreSnapshot:
             place.make_directory("logs")
             raise OSError(28, "no space left on device")
 
-        monkeypatch.setattr("leveret.fronts.flight.store_snapshots.of_running", full)
+        monkeypatch.setattr("leveret.fronts.flight.store_snapshots.snapshot_running", full)
         with pytest.raises(OSError, match="no space"):
             Pictures(str(root)).take(NAME, "ann", TAKEN_US)
         assert self.kept(root) == []
 
     def test_damage_is_told(self, root, monkeypatch):
-        def damaged(files: OsFiles, place: OsFiles, report: Report) -> Picture:
+        def damaged(files: OsFiles, place: OsFiles, report: Report) -> StoreSnapshot:
             report(Damage("checkpoint.1", 0, None, "damaged"))
-            return of_running(files, place, lambda _: None)
+            return snapshot_running(files, place, lambda _: None)
 
-        monkeypatch.setattr("leveret.fronts.flight.store_snapshots.of_running", damaged)
+        monkeypatch.setattr("leveret.fronts.flight.store_snapshots.snapshot_running", damaged)
         assert [each.file for each in Pictures(str(root)).take(NAME, "ann", TAKEN_US).damage] == [
             "checkpoint.1"
         ]

@@ -32,7 +32,7 @@ from leveret.storage.errors import BadName, Damage, OffsetOutOfRange, StorageErr
 from leveret.storage.files import OsFiles
 from leveret.storage.log_view import LogView, SegmentGone
 from leveret.storage.offset_ranges import above, total
-from leveret.storage.store_snapshot import Picture
+from leveret.storage.store_snapshot import StoreSnapshot
 
 T = TypeVar("T")
 
@@ -170,7 +170,7 @@ class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
             self._picture_of(user, wanted)  # what went with a picture that was dropped is not damaged
             yield message_events.damaged(found)
 
-    def _picture_of(self, user: str, wanted: tickets.PieceTicket) -> Picture:
+    def _picture_of(self, user: str, wanted: tickets.PieceTicket) -> StoreSnapshot:
         picture = self._pictures.named(wanted.picture, user)
         if picture is None:
             hint = "It was dropped, or the broker was started again: begin the audit anew."

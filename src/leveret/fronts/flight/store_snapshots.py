@@ -19,7 +19,7 @@ from typing import Final
 from leveret.storage.errors import BadName, Damage
 from leveret.storage.files import OsFiles
 from leveret.storage.log_view import SegmentGone
-from leveret.storage.store_snapshot import PICTURES, Picture, of_running
+from leveret.storage.store_snapshot import PICTURES, StoreSnapshot, snapshot_running
 
 _MOST: Final = 4
 _TRIES: Final = 5
@@ -31,7 +31,7 @@ _name = re.compile(r"[0-9a-f]{32}")
 @dataclass(slots=True)
 class Kept:
     user: str
-    picture: Picture
+    picture: StoreSnapshot
     damage: list[Damage]
     taken_us: int
     used_s: float
@@ -80,7 +80,7 @@ class Pictures:
         for attempt in range(_TRIES):
             damage: list[Damage] = []
             try:
-                picture = of_running(self._files, OsFiles(f"{self._files.root}/{place}"), damage.append)
+                picture = snapshot_running(self._files, OsFiles(f"{self._files.root}/{place}"), damage.append)
                 return Kept(user, picture, damage, taken_us, self._clock())
             except BaseException as error:
                 self._files.remove_directory(place)
@@ -89,7 +89,7 @@ class Pictures:
                     raise
         raise AssertionError("a picture is taken, or an error raised")
 
-    def named(self, name: str, user: str) -> Picture | None:
+    def named(self, name: str, user: str) -> StoreSnapshot | None:
         """None if it is gone, or another's."""
         with self._lock:
             kept = self._kept.get(name)
