@@ -253,7 +253,7 @@ class Cursor:
         return [Entry.of(record) for record in self.journal.read([(start, stop)])]
 
     def reopen(self, *, clean: bool, transient: Sequence[Range]) -> None:
-        """After a restart, return messages in flight that are not leased, and settle missing ones."""
+        """After a restart: what was in flight and not leased comes back, what is gone is settled."""
         progress = self.progress
         if not clean:
             progress.redelivered_below = progress.mark
