@@ -362,7 +362,7 @@ class TestWholeSets:
         offsets, other = OffsetSet(self.MADE[mine]), OffsetSet(self.MADE[theirs])
         left = offsets.copy()
         left.remove_many(self.MADE[theirs])
-        both = offsets.within(other.ranges())
+        both = offsets.members_in(other.ranges())
         self.like(offsets.cut(other), both)
         self.like(offsets, left.ranges())
         self.like(other, self.MADE[theirs])

@@ -272,7 +272,7 @@ class Cursor:
             if returned:
                 self.give_back(list(returned.ranges()), counted=counted)
         lost = [offsets for start, stop in transient for offsets in progress.settled.unsettled(start, stop)]
-        leased = progress.leased.within(lost)
+        leased = progress.leased.members_in(lost)
         if leased:
             self.give_back(leased)
         if lost:

@@ -68,7 +68,7 @@ class Waiting:
         """Return the highest ready offset below `below`."""
         return self._progress.ready_below(below)
 
-    def within(self, ranges: Sequence[Range]) -> list[Range]:
+    def offsets_in(self, ranges: Sequence[Range]) -> list[Range]:
         """Return the ready and delayed messages in the ranges."""
         return self._progress.waiting_within(ranges)
 
@@ -110,9 +110,9 @@ class InFlight:
         """Lowest offset in flight."""
         return self._progress.in_flight.first()
 
-    def within(self, ranges: Sequence[Range]) -> list[Range]:
+    def offsets_in(self, ranges: Sequence[Range]) -> list[Range]:
         """Return the messages in flight in the ranges."""
-        return self._progress.in_flight.within(ranges)
+        return self._progress.in_flight.members_in(ranges)
 
     def count(self, start: int, stop: int) -> int:
         """Return how many offsets of [start, stop) are in flight."""
@@ -125,7 +125,7 @@ class InFlight:
 
     def unbegun_within(self, ranges: Sequence[Range]) -> list[Range]:
         """Return the messages in the ranges whose consumer has not called `begin` for them yet."""
-        return self._progress.unbegun.within(ranges) if self._progress.unbegun else []
+        return self._progress.unbegun.members_in(ranges) if self._progress.unbegun else []
 
     @property
     def first_leased(self) -> int | None:
@@ -138,7 +138,7 @@ class InFlight:
 
     def leased_within(self, ranges: Sequence[Range]) -> list[Range]:
         """Return the leased messages in the ranges."""
-        return self._progress.leased.within(ranges)
+        return self._progress.leased.members_in(ranges)
 
 
 class Settled:
@@ -222,9 +222,9 @@ class Returns:
         """Return how often a message was returned."""
         return self._progress.counts.get(offset, 0)
 
-    def within(self, ranges: Sequence[Range]) -> dict[int, int]:
+    def counts_in(self, ranges: Sequence[Range]) -> dict[int, int]:
         """Return how often each message in the ranges was returned, without those that never were."""
-        return self._progress.counts.within(ranges)
+        return self._progress.counts.values_in(ranges)
 
     def by_count(self, ranges: Sequence[Range]) -> dict[int, list[Range]]:
         """Return the offsets in the ranges by the number of returns."""

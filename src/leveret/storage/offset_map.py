@@ -55,7 +55,7 @@ class OffsetMap(Mapping[int, V]):
             for start, stop in self._sets[value].ranges():
                 yield from ((offset, value) for offset in range(start, stop))
 
-    def within(self, ranges: Sequence[Range]) -> dict[int, V]:
+    def values_in(self, ranges: Sequence[Range]) -> dict[int, V]:
         """Return the values of the offsets in the ranges, without offsets that have no value."""
         return {
             offset: value
@@ -67,7 +67,7 @@ class OffsetMap(Mapping[int, V]):
     def parts(self, ranges: Sequence[Range]) -> Iterator[tuple[V, list[Range]]]:
         """Yield each value that occurs in the ranges, with its offsets there."""
         for value, offsets in list(self._sets.items()):
-            inside = offsets.within(ranges)
+            inside = offsets.members_in(ranges)
             if inside:
                 yield value, inside
 

@@ -14,7 +14,7 @@ from leveret.storage.offset_set import OffsetSet, Range
 
 def hold_again(queue: Destination, ranges: Sequence[Range], *, who: bytes) -> None:
     """After damage to the journal a note may name what is not in flight: it is taken again."""
-    waiting = queue.cursor.waiting.within(ranges)
+    waiting = queue.cursor.waiting.offsets_in(ranges)
     if waiting:
         queue.cursor.hold(waiting, who=who)
         queue.account.dropped(queue.account.bytes_of(waiting))

@@ -154,7 +154,7 @@ class Leases:
         if not ranges:
             return start
         returns = self.queue.cursor.returns
-        counts = returns.within(ranges)
+        counts = returns.counts_in(ranges)
         lease = LeaseNote(query.name, query.last + 1, ranges, returns.redelivered_below, counts)
         try:
             self._write(replace(query, last=lease.number, void=void), lease, gone=passed)
@@ -182,7 +182,7 @@ class Leases:
         self._check_begun(query, through)
         done = [lease for number, lease in query.leases.items() if number <= through]
         late = [lease for number, lease in query.expired.items() if number <= through]
-        away = {lease.number: self.queue.cursor.in_flight.within(lease.ranges) for lease in late}
+        away = {lease.number: self.queue.cursor.in_flight.offsets_in(lease.ranges) for lease in late}
         late = [lease for lease in late if not lease.ranges or lease.ranges != away[lease.number]]
         if through <= query.settled and not (done or late):
             return
@@ -217,7 +217,7 @@ class Leases:
         changed = []
         for lease in (*query.leases.values(), *query.expired.values()):
             left = OffsetSet(lease.ranges)
-            rejected = left.within(ranges)
+            rejected = left.members_in(ranges)
             if rejected:
                 left.remove_many(rejected)
                 changed.append(msgspec.structs.replace(lease, ranges=list(left.ranges())))
@@ -330,7 +330,7 @@ class Leases:
     def _take_again(self, query: Query, lease: LeaseNote) -> None:
         """An expired lease holds its messages again, if all of them are still there."""
         self._check_free()
-        waiting = self.queue.cursor.waiting.within(lease.ranges)
+        waiting = self.queue.cursor.waiting.offsets_in(lease.ranges)
         if total(waiting) < lease.messages:
             raise self._lost(query, lease.number)
         again = msgspec.structs.replace(lease, expired=False)
@@ -470,7 +470,7 @@ class Settlement:
         if not lease.expired:
             if ranges:
                 self.transaction.settle(cursor, ranges, outcome, who=self._who, why=why)
-        elif waiting := cursor.waiting.within(ranges):
+        elif waiting := cursor.waiting.offsets_in(ranges):
             self._waited_bytes += self._queue.account.bytes_of(waiting)
             self.transaction.drop(cursor, waiting, outcome, who=self._who, why=why)
 

@@ -70,7 +70,7 @@ def snapshot(queue: Destination, start: int, stop: int | None) -> Snapshot:
         present = OffsetSet(ranges)
         present.remove_many(list(hidden.ranges()))
         ranges = list(present.ranges())
-    return Snapshot(queue.log_id, ranges, returns.redelivered_below, returns.within(ranges))
+    return Snapshot(queue.log_id, ranges, returns.redelivered_below, returns.counts_in(ranges))
 
 
 def write_out(queue: Destination) -> None:

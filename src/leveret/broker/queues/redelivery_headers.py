@@ -25,7 +25,7 @@ def counts(cursor: Cursor, records: Sequence[Record], *, in_any_order: bool) -> 
     first, last = records[0].offset, records[-1].offset
     dense = not in_any_order and last - first == len(records) - 1
     ranges = [(first, last + 1)] if dense else ranges_of(each.offset for each in records)
-    return cursor.returns.within(ranges)
+    return cursor.returns.counts_in(ranges)
 
 
 def headers(cursor: Cursor, offset: int, count: int, *, lost_reason: bytes) -> dict[str, Value]:
