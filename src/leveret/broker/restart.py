@@ -120,7 +120,7 @@ def _delete_unused(broker: EmptyBroker, logs: Sequence[Log]) -> None:
     used: set[Log] = set()
     for each in broker.vhosts.values():
         used |= {log for queue in each.queues.values() for log in queue.logs}
-        kept = [each.stages.log if each.stages else None, each.groups.log, each.returned.log]
+        kept = [each.stages.log if each.stages else None, each.groups.log, each.returned_messages.log]
         used |= {log for log in kept if log is not None}
     for log in logs:
         if log not in used:

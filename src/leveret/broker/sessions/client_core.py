@@ -1,6 +1,6 @@
-"""What sessions and channels, and the operations on them, need of the broker: publishes, replies, names.
+"""The part of the broker that sessions and channels use: publishes, direct replies, random names.
 
-They are given a `Broker` and know no more of it than `ClientCore` says, so that none of them imports it.
+Sessions and channels are given a `Broker`, but they know only `ClientCore` and so need not import `broker`.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from leveret.broker.vhosts.destination import Destination
 from leveret.storage.records import Message
 
 S = TypeVar("S")
-"""The sessions of the broker."""
+"""The type of the broker's sessions."""
 C = TypeVar("C", contravariant=True)
-"""Their channels."""
+"""The type of the sessions' channels."""
 
 
 class ClientCore(DefiningCore, Protocol[S, C]):
-    """The broker, as its sessions and channels know it."""
+    """The part of the broker that sessions and channels use."""
 
     replies: DirectReplies
     flushed: dict[S, None]
-    """Sessions whose fronts have something to be written."""
+    """Sessions whose fronts have output to be written."""
     blocked: str | None
-    """Why publishers are held back at present."""
+    """Why publishers are held back at present, or None."""
 
     def token(self) -> str:
         """Return a random name."""
@@ -38,10 +38,10 @@ class ClientCore(DefiningCore, Protocol[S, C]):
         """Append messages to a queue now."""
 
     def note_nack(self, channel: C, reason: str, count: int) -> None:
-        """So many publishes of a channel were refused."""
+        """Count publishes of a channel that were refused."""
 
     def forget_channel(self, channel: C) -> None:
-        """The channel is closed."""
+        """Remove a closed channel from the broker's records."""
 
     def forget_session(self, session: S) -> None:
-        """The client is gone."""
+        """Remove an ended session from the broker's records."""

@@ -26,7 +26,7 @@ from leveret.broker.queues.arguments import alternate_exchange, declared_setting
 from leveret.broker.queues.queue import Queue
 from leveret.broker.queues.queue_labels import label_of, row_of
 from leveret.broker.queues.queue_settings import QueueSettings
-from leveret.broker.sessions.returned_messages import Returned
+from leveret.broker.sessions.returned_messages import ReturnedMessages
 from leveret.broker.streams.stream import Stream, retention_of
 from leveret.broker.vhosts.destination import Destination, Owner
 from leveret.broker.vhosts.topology import Topology
@@ -43,7 +43,7 @@ class VirtualHost(Topology):
     def __init__(self, broker: DefiningCore, name: str) -> None:
         super().__init__(broker, name)
         self.groups = Groups(self)
-        self.returned = Returned(self)
+        self.returned_messages = ReturnedMessages(self)
         self.stages: Stages | None = None
         """What batches have written that are not committed; from the first one on."""
         self._leaving: deque[Exchange] = deque()
@@ -137,7 +137,7 @@ class VirtualHost(Topology):
         )
         self.version += 1
         if declared.audit_us:
-            self.returned.look()
+            self.returned_messages.update_retention()
         if durable and owner is None:
             change = Change(self._queue_row(queue))
             queue.defined = self.broker.define(change, undo=lambda: self._undo_queue(queue))
@@ -200,7 +200,7 @@ class VirtualHost(Topology):
         self._go_with_last_bindings()
         queue.close()
         if queue.settings.audit_us:
-            self.returned.look()
+            self.returned_messages.update_retention()
         if queue.trail is not None:
             self.broker.ledger.forget_trail(queue.trail)
         for log in queue.logs:
@@ -226,7 +226,7 @@ class VirtualHost(Topology):
 
     def restore_returned(self, beside: SideLogs) -> None:
         """After the queues, which say how long it is kept."""
-        self.returned.restore(beside.get((auxiliary_logs.RETURNED, self.name)))
+        self.returned_messages.restore(beside.get((auxiliary_logs.RETURNED, self.name)))
 
     def restore_batches(self, beside: SideLogs) -> None:
         """After the queues. What is leased, and neither in a query's nor in a batch's account, is ready."""
