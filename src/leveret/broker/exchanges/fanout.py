@@ -1,6 +1,6 @@
-"""Fanout exchanges: a message goes to everything that is bound, whatever the keys say.
+"""Fanout exchanges: a message goes to every bound destination, whatever its routing key.
 
-Owns the set of destinations. A destination stays in it until the last of its bindings is gone.
+A destination stays bound until its last binding is removed.
 """
 
 from __future__ import annotations
