@@ -134,9 +134,7 @@ class Work:
             self._transaction.append(queue.log, messages)
         for dedup, fresh in self._fresh.items():
             dedup.write(self._transaction, fresh)
-        undone = {
-            dedup: dedup.write_undone(self._transaction, headers) for dedup, headers in self._undone.items()
-        }
+        undone = {dedup: dedup.write_undone(self._transaction, self._undone[dedup]) for dedup in self._undone}
         ticket = self._transaction.commit()
         self._broker.counters.deduplicated += self._duplicate_count
         for dedup, numbers in undone.items():

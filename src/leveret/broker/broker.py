@@ -75,11 +75,10 @@ class Broker:
         listener: Listener | None = None,
         hasher: Hasher = hash_at_once,
     ) -> None:
-        """Restore the broker from the store and the rows of its definitions.
+        """Restore the broker from its store and definitions.
 
-        `clock` returns microseconds, `token` a random name. `define` writes definition changes; after that
-        the server calls `committed` with their number. `hasher` hashes passwords, usually on another thread.
-        `definitions_lost`: the absence of rows does not mean that the broker is new.
+        `clock` returns microseconds, `token` a random name. `define` writes definition changes and has
+        `committed` called later. With `definitions_lost`, a broker without rows is not a new one.
         """
         self.store = store
         self.limits = limits
@@ -298,6 +297,7 @@ class Broker:
         return session
 
     def forget_session(self, session: Session[Channel]) -> None:
+        """Remove an ended session; its counters are added to the broker's."""
         if session in self.sessions:
             del self.sessions[session]
             self.counters.take_over(session.counters)
@@ -325,6 +325,7 @@ class Broker:
             session.peer.tell_blocked(self.blocked)
 
     def note_nack(self, channel: Channel, reason: str, count: int) -> None:
+        """Count and report refused publishes of a channel."""
         self.counters.refused[reason] += count
         if self._listener is not None:
             self._listener.nacked(channel, reason, count)
@@ -336,7 +337,7 @@ class Broker:
             self.damage.append(sentence)
 
     def note_stale(self, partition: str, count: int, so_far: int) -> None:
-        """Count and report late settlements by members of a group."""
+        """Count and report late settlements in a group's partition; `so_far` is the total of the group."""
         self.counters.stale_acks += count
         if self._listener is not None:
             self._listener.refused_late(partition, count, so_far)

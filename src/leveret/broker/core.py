@@ -38,7 +38,7 @@ class Named(Protocol):
 
 
 class Core(Protocol):
-    """The part of the broker that queues and groups use."""
+    """The part of the broker that queues and groups use; `broker.Broker` documents the methods."""
 
     store: Store
     timers: Timers
@@ -51,20 +51,15 @@ class Core(Protocol):
 
     def now_us(self) -> int: ...
 
-    def wake(self, runs: Runs) -> None:
-        """Schedule an object for this turn, or for after the sync if it is stalled."""
+    def wake(self, runs: Runs) -> None: ...
 
-    def wake_later(self, runs: Runs) -> None:
-        """Schedule an object for the next turn, after the output of this turn is written."""
+    def wake_later(self, runs: Runs) -> None: ...
 
-    def flush(self) -> None:
-        """Append the messages that were published in this turn."""
+    def flush(self) -> None: ...
 
-    def note_stale(self, partition: str, count: int, so_far: int) -> None:
-        """Count late settlements in a group's partition; `so_far` is the total of the group."""
+    def note_stale(self, partition: str, count: int, so_far: int) -> None: ...
 
-    def bring_up_to_date(self, scheduled: Scheduled) -> None:
-        """Do the turn's remaining work for one queue, before a method reads or changes the queue."""
+    def bring_up_to_date(self, scheduled: Scheduled) -> None: ...
 
 
 class DefiningCore(Core, Protocol):
@@ -74,5 +69,4 @@ class DefiningCore(Core, Protocol):
     seen_headers: dict[bytes, int]
     """Cached meanings of content headers by their bytes: see `content_headers`."""
 
-    def define(self, *changes: Change, undo: Undo | None = None) -> int:
-        """Pass definition changes on to be written; return their number."""
+    def define(self, *changes: Change, undo: Undo | None = None) -> int: ...

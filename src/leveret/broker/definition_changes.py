@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Sequence
 from leveret.broker.definitions import Change
 from leveret.storage.errors import StorageError
 
-Undo = Callable[[], None]
+Undo = Callable[[], object]
 
 _REMEMBERED = 64
 """Number of refusals that `refusal_of` can still return."""

@@ -18,20 +18,12 @@ from leveret.broker.canonical import Value
 class VhostRow:
     name: str
 
-    @property
-    def key(self) -> tuple[str, ...]:
-        return (self.name,)
-
 
 @dataclass(frozen=True, slots=True)
 class UserRow:
     name: str
     password_hash: str
     tags: str = ""
-
-    @property
-    def key(self) -> tuple[str, ...]:
-        return (self.name,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +33,6 @@ class PermissionRow:
     configure: str
     write: str
     read: str
-
-    @property
-    def key(self) -> tuple[str, ...]:
-        return (self.vhost, self.user)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +44,6 @@ class ExchangeRow:
     internal: bool = False
     arguments: Mapping[str, Value] = field(default_factory=dict)
 
-    @property
-    def key(self) -> tuple[str, ...]:
-        return (self.vhost, self.name)
-
 
 @dataclass(frozen=True, slots=True)
 class QueueRow:
@@ -68,10 +52,6 @@ class QueueRow:
     log: int
     auto_delete: bool = False
     arguments: Mapping[str, Value] = field(default_factory=dict)
-
-    @property
-    def key(self) -> tuple[str, ...]:
-        return (self.vhost, self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +68,7 @@ Row = VhostRow | UserRow | PermissionRow | ExchangeRow | QueueRow | BindingRow
 
 
 class Change(NamedTuple):
-    """A row to put, replacing the row with its key, or to remove."""
+    """A row to put, replacing the row of the same object, or to remove."""
 
     row: Row
     removed: bool = False

@@ -176,7 +176,7 @@ class Owed:
         """Send the answer that `attempt` returns, after all earlier answers.
 
         `attempt` is called now, unless an earlier attempt has not returned an answer yet. If it returns None,
-        it is called again after all present changes are synced.
+        it is called again after all changes so far are synced.
         """
         data = None if self._late else attempt()
         if data is not None:
@@ -229,7 +229,7 @@ class Owed:
             self.channel.all_answered()
 
     def _make(self, attempt: Attempt) -> bytes | None:
-        """Return the data of the first answer; if None, let it wait for all present changes."""
+        """Return the data of the first answer; if None, let it wait for all changes so far."""
         data = attempt()
         if data is None:
             self._answers[0] = self._answers[0]._replace(ticket=self._ledger.ticket)
@@ -267,7 +267,7 @@ class Ledger(Generic[Queue_, Source_]):
 
     @property
     def ticket(self) -> int:
-        """The ticket with which all present changes become safe."""
+        """The ticket with which all changes so far become safe."""
         return self._store.ticket
 
     @property
@@ -314,7 +314,7 @@ class Ledger(Generic[Queue_, Source_]):
         self.unsealed.clear()
 
     def when_durable(self, answer: Callable[[], None]) -> None:
-        """Call `answer` at the end of a turn when all present changes are on disk."""
+        """Call `answer` at the end of a turn when all changes so far are on disk."""
         self._callbacks.append((self._store.ticket, answer))
 
     def after_sync(self, go_on: Callable[[], None]) -> None:

@@ -1,10 +1,9 @@
 """Restores a broker from the rows of its definitions and the logs of its store.
 
 Rows and logs become durable independently of one another, and each can be damaged without the other. So a
-queue whose row is missing is restored from the label of its log. A missing virtual host is created again if
-other rows name it. A row that names a missing object is removed; otherwise its permission or binding would
-apply to a user or queue that is created later with this name. The rule: no user gets more permissions than
-the rows contain.
+queue without a row is restored from the label of its log, and a virtual host that other rows name is created
+again. A row that names a missing object is removed, so that its permission or binding does not apply to an
+object created later with this name. The rule: no user gets more permissions than the rows contain.
 """
 
 from __future__ import annotations
@@ -107,9 +106,7 @@ def _restore_vhosts(broker: EmptyBroker, rows: Sequence[Row], logs: QueueLogs, *
     broker.define(*(Change(row) for row in missing))
 
 
-def _restore_queues(
-    broker: EmptyBroker, rows: Sequence[QueueRow], logs: QueueLogs, side_logs: SideLogs
-) -> None:
+def _restore_queues(broker: EmptyBroker, rows: list[QueueRow], logs: QueueLogs, side_logs: SideLogs) -> None:
     for row in rows:
         broker.vhosts[row.vhost].restore_queue(row, logs.pop((row.vhost, row.name), None), side_logs)
     # The rows of the remaining logs are damaged, or a crash came before they were written.

@@ -32,17 +32,24 @@ def find_user(broker: Broker, name: str) -> User:
 
 def check_user(broker: Broker, name: str, *, password: str | None, tags: Collection[str]) -> None:
     """Raise the errors of `put_user` before the password is hashed, because hashing is slow."""
-    if password is not None and not password:
+    if password == "":
         raise PreconditionFailed("a password has at least one character")
-    _check_user(broker, name, has_password=password is not None, tags=tags)
+    if not name:
+        raise PreconditionFailed("a user needs a name")
+    _check_text("the name", name)
+    for tag in tags:
+        _check_text("a tag", tag)
+        if not _TAG.fullmatch(tag):
+            raise PreconditionFailed(f"'{tag}' is not a valid tag: it is empty, or has a space or a comma")
+    if password is None and name not in broker.accounts.users:
+        raise PreconditionFailed(f"user '{name}' does not exist yet and needs a password")
+    if ADMINISTRATOR not in tags:
+        _check_not_only_administrator(broker, name)
 
 
 def put_user(broker: Broker, name: str, *, password_hash: str | None, tags: Collection[str]) -> bool:
-    """Create or change a user; return whether the user is new.
-
-    Without a password hash an existing user keeps the password.
-    """
-    _check_user(broker, name, has_password=password_hash is not None, tags=tags)
+    """Create or change a user, who keeps the password without a new hash; return whether the user is new."""
+    check_user(broker, name, password=password_hash, tags=tags)
     known = broker.accounts.users.get(name)
     if password_hash is None:
         assert known is not None
@@ -54,22 +61,6 @@ def put_user(broker: Broker, name: str, *, password_hash: str | None, tags: Coll
     user = broker.accounts.users[name]
     user.defined = broker.define(Change(row), undo=lambda: broker.accounts.undo_put(user, before))
     return known is None
-
-
-def _check_user(broker: Broker, name: str, *, has_password: bool, tags: Collection[str]) -> None:
-    if not name:
-        raise PreconditionFailed("a user needs a name")
-    _check_text("the name", name)
-    for tag in tags:
-        _check_text("a tag", tag)
-        if not _TAG.fullmatch(tag):
-            raise PreconditionFailed(
-                f"'{tag}' is not a valid tag: a tag has at least one character, no spaces and no commas"
-            )
-    if not has_password and name not in broker.accounts.users:
-        raise PreconditionFailed(f"user '{name}' does not exist yet and needs a password")
-    if ADMINISTRATOR not in tags:
-        _check_not_only_administrator(broker, name)
 
 
 def delete_user(broker: Broker, name: str) -> None:

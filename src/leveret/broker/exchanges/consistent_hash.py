@@ -123,11 +123,8 @@ class ConsistentHashRouter(Router[Destination]):
         return self._owners
 
     def _highest_bid(self, slot: int) -> tuple[Destination]:
-        """Return the route of the slot's owner.
-
-        Each destination draws a number between 0 and 1. The best of n draws is distributed as an nth root, so
-        dividing the logarithm by the weight counts as that many draws.
-        """
+        """Return the owner's route: each destination draws as often as its weight, and the best draw wins."""
+        # The best of n draws between 0 and 1 is distributed as the nth root of one draw.
         point = spread(slot)
         bids = [log((seed * point & _MASK | 1) * _UNIT) / weight for seed, weight, _ in self._bidders]
         return self._bidders[bids.index(max(bids))].route

@@ -90,7 +90,7 @@ class Channel:
         return self.closed and not self.session.peer.is_open
 
     def all_answered(self) -> None:
-        """Allow deliveries to all consumers: the client has received every consume-ok."""
+        """Allow deliveries to all consumers: every consume-ok has been sent."""
         self.unannounced.clear()
         self.wake_consumers()
 
@@ -165,8 +165,8 @@ class Channel:
         timeout_us = deadlines.timeout_us(queue.settings)
         getter = self.getters.get(queue)
         if getter is None:
-            for known_queue in [known_queue for known_queue in self.getters if known_queue.deleted]:
-                del self.getters[known_queue]
+            for deleted_queue in [known for known in self.getters if known.deleted]:
+                del self.getters[deleted_queue]
             getter = self.getters[queue] = Consumer(self, queue.deliverer, "", timeout_us=timeout_us)
         elif getter.timeout_us != timeout_us:
             deadlines.allow(getter, timeout_us)
@@ -261,10 +261,7 @@ class Channel:
     # the end
 
     def close(self) -> None:
-        """Close the channel and requeue its unacked messages.
-
-        Publishes take effect. Confirms whose ticket is not safe yet are never sent.
-        """
+        """Append the channel's publishes and requeue its unacked messages; send no confirms any more."""
         if self.closed:
             return
         self.broker.flush()

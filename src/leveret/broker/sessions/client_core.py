@@ -20,7 +20,7 @@ C = TypeVar("C", contravariant=True)
 
 
 class ClientCore(DefiningCore, Protocol[S, C]):
-    """The part of the broker that sessions and channels use."""
+    """The part of the broker that sessions and channels use; `broker.Broker` documents the methods."""
 
     replies: DirectReplies
     flushed: dict[S, None]
@@ -31,17 +31,12 @@ class ClientCore(DefiningCore, Protocol[S, C]):
     def token(self) -> str:
         """Return a random name."""
 
-    def enqueue(self, queue: Destination, messages: list[Message], channel: C) -> None:
-        """Append messages to a queue at the end of the turn."""
+    def enqueue(self, queue: Destination, messages: list[Message], channel: C) -> None: ...
 
-    def append_at_once(self, queue: Destination, messages: Sequence[Message], channel: C) -> None:
-        """Append messages to a queue now."""
+    def append_at_once(self, queue: Destination, messages: Sequence[Message], channel: C) -> None: ...
 
-    def note_nack(self, channel: C, reason: str, count: int) -> None:
-        """Count publishes of a channel that were refused."""
+    def note_nack(self, channel: C, reason: str, count: int) -> None: ...
 
-    def forget_channel(self, channel: C) -> None:
-        """Remove a closed channel from the broker's records."""
+    def forget_channel(self, channel: C) -> None: ...
 
-    def forget_session(self, session: S) -> None:
-        """Remove an ended session from the broker's records."""
+    def forget_session(self, session: S) -> None: ...

@@ -33,10 +33,7 @@ class Confirm(NamedTuple):
 
 
 class Confirms:
-    """The confirms of one channel.
-
-    `confirms.expect(3, ticket)`; later `confirms.release(safe_ticket)` returns the confirms to send.
-    """
+    """`confirms.expect(3, ticket)`; later `confirms.release(safe_ticket)` returns the confirms to send."""
 
     __slots__ = ("_confirmed", "_waiting", "acked", "last")
 
@@ -62,7 +59,7 @@ class Confirms:
         self._add(count, 0, nack=True, done=False)
 
     def fail(self, safe_ticket: int) -> int:
-        """Nack all publishes whose ticket is not safe; return their number."""
+        """Nack the publishes whose ticket is not safe, except those that are `done`; return their number."""
         failed = 0
         previous_last = self._confirmed
         for entry in self._waiting:

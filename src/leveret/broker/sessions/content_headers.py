@@ -26,10 +26,7 @@ _REMEMBERED_BYTES_MAX: Final = 256
 
 
 def header_meaning(seen: dict[bytes, int], header: bytes) -> int:
-    """Return the flags of a record in bits 0 to 7 and its priority above them, or `SPECIAL`.
-
-    `seen` is the cache of meanings by header bytes.
-    """
+    """Return the flags (bits 0 to 7) and the priority (above) of a record, or `SPECIAL`; `seen` caches it."""
     shape = producer_sequences.shape_of(header)
     if shape and (known := seen.get(shape)) is not None:
         return known

@@ -83,10 +83,7 @@ class _Debt(Generic[P]):
 
 
 class Pacing(Generic[P]):
-    """The debts of all queues.
-
-    The broker calls `published` for each batch, and `end_turn` after the queues have run.
-    """
+    """The debts of all queues: `published` adds to them, `end_turn` subtracts once the queues have run."""
 
     def __init__(self) -> None:
         self.held: Set[P] = frozenset()
@@ -153,10 +150,7 @@ class Pacing(Generic[P]):
         return not debt.holding and debt.idle_turns > _IDLE_TURNS_MAX
 
     def _settle(self, debt: _Debt[P], settled: int) -> bool:
-        """Subtract settlements; return whether to drop the debt.
-
-        A debt of zero is kept for some turns because it records how quick the consumers are.
-        """
+        """Subtract settlements; return whether to drop the debt, which is kept some turns after its end."""
         debt.recent = min(debt.recent + settled, _RECENT_MAX)
         debt.holding = debt.recent >= _QUICK_MESSAGES
         debt.messages = max(0, min(debt.messages - settled, _DEBT_MAX))

@@ -30,20 +30,18 @@ def resolve(vhost: Topology, exchange_name: str, key: str, *, mandatory: bool) -
     exchange = vhost.target(exchange_name)
     is_reply = not exchange.name and direct_replies.is_reply_key(key)
     by_headers = is_reply or vhost.looks_at_headers(exchange)
-    queues = () if by_headers else tuple(vhost.route(exchange, key, {}))
-    return Route(
-        vhost.version,
-        exchange,
-        to_bytes(exchange_name),
-        key,
-        to_bytes(key),
-        mandatory,
-        (key,),
-        queues,
-        by_headers,
-        _any_refusing(queues),
-        _any_durable(queues),
-        _any_synced(queues),
+    route = Route(vhost.version, exchange, to_bytes(exchange_name), key, to_bytes(key), mandatory, by_headers)
+    return _with_queues(route, [key], () if by_headers else vhost.route(exchange, key, {}))
+
+
+def _with_queues(route: Route, keys: Sequence[str], queues: Sequence[Destination]) -> Route:
+    """Return a route with these routing keys and the queues that they lead to."""
+    return route._replace(
+        keys=tuple(keys),
+        queues=tuple(queues),
+        refusing=any(queue.settings.refuses_publishes for queue in queues),
+        durable=any(queue.durable for queue in queues),
+        synced=any(queue.confirms_synced for queue in queues),
     )
 
 
@@ -77,18 +75,6 @@ def publish(channel: Channel, route: Route, contents: Sequence[tuple[bytes, byte
         raise Malformed(error.sentence) from None
 
 
-def _any_refusing(queues: Sequence[Destination]) -> bool:
-    return any(queue.settings.refuses_publishes for queue in queues)
-
-
-def _any_durable(queues: Sequence[Destination]) -> bool:
-    return any(queue.durable for queue in queues)
-
-
-def _any_synced(queues: Sequence[Destination]) -> bool:
-    return any(queue.confirms_synced for queue in queues)
-
-
 def _publish_singly(channel: Channel, route: Route, contents: Sequence[tuple[bytes, bytes]]) -> None:
     """Publish messages one by one, because their headers affect routing, user check or direct replies."""
     for header, body in contents:
@@ -98,17 +84,10 @@ def _publish_singly(channel: Channel, route: Route, contents: Sequence[tuple[byt
             _accept_reply(channel, route, header, body)
             continue
         keys, header = copies(route.key, header)
-        queues = tuple(channel.vhost.route_message(route.exchange, keys, header))
         flags = meaning & 0xFF
         size = len(header) + len(body)
         message = Message(route.exchange_bytes, route.key_bytes, header, body, flags, meaning >> 8)
-        single = route._replace(
-            keys=tuple(keys),
-            queues=queues,
-            refusing=_any_refusing(queues),
-            durable=_any_durable(queues),
-            synced=_any_synced(queues),
-        )
+        single = _with_queues(route, keys, channel.vhost.route_message(route.exchange, keys, header))
         _accept(channel, single, [message], size, persistent=bool(flags & PERSISTENT))
 
 

@@ -21,15 +21,15 @@ class Route(NamedTuple):
     key: str
     key_bytes: bytes
     mandatory: bool
-    keys: tuple[str, ...]
-    """The routing key and the keys of CC and BCC copies."""
-    queues: tuple[Destination, ...]
     by_headers: bool
     """Whether each message must be routed on its own."""
-    refusing: bool
+    keys: tuple[str, ...] = ()
+    """The routing key and the keys of CC and BCC copies."""
+    queues: tuple[Destination, ...] = ()
+    refusing: bool = False
     """Whether a queue may refuse messages."""
-    durable: bool
+    durable: bool = False
     """Whether a queue keeps persistent messages."""
-    synced: bool
+    synced: bool = False
     """Whether a queue confirms even transient messages only after a sync: a stream or a queue with
     deduplication."""

@@ -69,10 +69,7 @@ C = TypeVar("C", bound=SessionChannel)
 
 
 class Session(Generic[C]):
-    """One client's session, made by `broker.open_session(peer, name=...)`.
-
-    The front calls `logged_in` when the user is known, and `enter` when the client has chosen a virtual host.
-    """
+    """Made by `broker.open_session`; the front calls `logged_in`, and then `enter` with a virtual host."""
 
     def __init__(self, broker: ClientCore[Session[C], C], peer: Peer, *, name: str, origin: Origin) -> None:
         self.broker = broker

@@ -40,10 +40,7 @@ def settle(channel: Channel, all_tags: Sequence[Tags], verdict: Verdict, *, wish
 
 
 def begin(channel: Channel, tags: Iterable[int]) -> None:
-    """Record that the client has begun to handle these deliveries.
-
-    Tags that are not outstanding are ignored: a deadline may have revoked them before the client knew.
-    """
+    """Record that the client has begun to handle these deliveries; ignore tags that are not outstanding."""
     begun: dict[Consumer, list[Range]] = {}
     for start, stop in ranges_of(sorted(tags)):
         for run in channel.unacked.within(start, stop):
@@ -54,11 +51,9 @@ def begin(channel: Channel, tags: Iterable[int]) -> None:
 
 
 def _joined(channel: Channel, all_tags: Sequence[Tags], verdict: Verdict) -> Sequence[Tags]:
-    """Return the tags joined into fewer ranges where that has the effect of settling them in order.
-
-    Tags are joined only if all of them are outstanding and none occurs twice.
-    """
-    if len(all_tags) == 1 or not _in_any_order(verdict):
+    """Return the tags joined into fewer ranges, if all are outstanding and none occurs twice."""
+    # Rejects stay in order, because it is the order of the dead letters.
+    if len(all_tags) == 1 or verdict is Verdict.REJECT:
         return all_tags
     ranges = joined((tags.first, tags.last + 1) for tags in all_tags)
     if any(stop > next_start for (_, stop), (next_start, _) in pairwise(ranges)):
@@ -66,11 +61,6 @@ def _joined(channel: Channel, all_tags: Sequence[Tags], verdict: Verdict) -> Seq
     if not all(channel.unacked.has_all(start, stop) for start, stop in ranges):
         return all_tags
     return [Tags(start, stop - 1) for start, stop in ranges]
-
-
-def _in_any_order(verdict: Verdict) -> bool:
-    """Return whether settlements may be reordered; rejects may not, since they order the dead letters."""
-    return verdict is not Verdict.REJECT
 
 
 def _take(channel: Channel, tags: Tags, taken: list[Run[Consumer]]) -> int | None:
@@ -136,7 +126,7 @@ def settle_at_sources(
     counts: dict[Consumer, int] = {}
     for holder, ranges in held.items():
         counts[holder] = total(ranges)
-        if len(ranges) > 1 and _in_any_order(verdict):
+        if len(ranges) > 1 and verdict is not Verdict.REJECT:
             ranges[:] = joined(ranges)
         _count(holder, verdict, counts[holder])
         if verdict is Verdict.ACK:

@@ -125,10 +125,7 @@ class Topology:
         return [] if source is None else self.route_message(source, keys, header)
 
     def looks_at_headers(self, exchange: Exchange) -> bool:
-        """Return whether this exchange, or one that it leads to, routes by headers or properties.
-
-        Routes from such an exchange can't be cached.
-        """
+        """Return whether routes can't be cached because an exchange on the way routes by headers."""
         if self._by_headers_version != self.version:
             self._by_headers_version = self.version
             self._by_headers.clear()

@@ -62,23 +62,14 @@ class VirtualHost(Topology):
         internal: bool,
         table: Mapping[str, Value],
     ) -> Exchange:
-        exchange = Exchange(
-            name,
-            type_,
-            ROUTERS[type_](),
-            durable=durable,
-            auto_delete=auto_delete,
-            internal=internal,
-            table=table,
-            alternate=alternate_exchange(table, name=name, vhost=self.name),
-        )
+        row = ExchangeRow(self.name, name, type_, auto_delete, internal, table)
+        exchange = _exchange_of(row, durable=durable)
         if durable:
             self.broker.definitions.check()
         self.exchanges[name] = exchange
         self.version += 1
         if durable:
-            change = Change(self._exchange_row(exchange))
-            exchange.defined = self.broker.define(change, undo=lambda: self._undo_exchange(exchange))
+            exchange.defined = self.broker.define(Change(row), undo=lambda: self._undo_exchange(exchange))
         return exchange
 
     def _undo_exchange(self, exchange: Exchange) -> None:
@@ -91,10 +82,10 @@ class VirtualHost(Topology):
         changes = []
         for binding in list(exchange.router.bindings):
             self._unregister(exchange, binding.destination, all_bindings=True)
-            changes += self._binding_changes(exchange, binding.destination, binding, removed=True)
+            changes += self._binding_changes(exchange, *binding, removed=True)
         del self.exchanges[exchange.name]
         if exchange.durable:
-            changes.append(Change(self._exchange_row(exchange), removed=True))
+            changes.append(Change(ExchangeRow(self.name, exchange.name, exchange.type), removed=True))
         changes += self._remove_bindings_to(exchange)
         self.version += 1
         number = self.broker.define(*changes)
@@ -140,12 +131,8 @@ class VirtualHost(Topology):
             self.returned_messages.update_retention()
         if lasting:
             change = Change(self._queue_row(queue))
-            queue.defined = self.broker.define(change, undo=lambda: self._undo_queue(queue))
+            queue.defined = self.broker.define(change, undo=lambda: self.delete_queue(queue))
         return queue
-
-    def _undo_queue(self, queue: Destination) -> None:
-        """Delete a new queue whose definition can't be written."""
-        self.delete_queue(queue)
 
     def _make_queue(
         self,
@@ -184,10 +171,7 @@ class VirtualHost(Topology):
         return self.add_queue(name, durable=True, auto_delete=False, owner=None, table={}, declared=settings)
 
     def delete_queue(self, queue: Destination) -> int:
-        """Delete a queue with its bindings and messages, and cancel its consumers.
-
-        Return the number of the definition change.
-        """
+        """Delete a queue with bindings and messages, cancel its consumers; return the change's number."""
         if queue.deleted:
             return 0
         queue.deleted = True
@@ -245,7 +229,7 @@ class VirtualHost(Topology):
 
     def bind(self, source: Exchange, destination: Bound, key: str, arguments: Mapping[str, Value]) -> int:
         """Bind; return the number of the definition change that must be committed before the answer."""
-        changes = self._binding_changes(source, destination, (key, arguments))
+        changes = self._binding_changes(source, destination, key, arguments)
         if changes and not source.router.has(destination, key, arguments):
             self.broker.definitions.check()
         if not source.router.bind(destination, key, arguments):
@@ -275,9 +259,7 @@ class VirtualHost(Topology):
             return 0
         self._unregister(source, destination)
         self.version += 1
-        number = self.broker.define(
-            *self._binding_changes(source, destination, (key, arguments), removed=True)
-        )
+        number = self.broker.define(*self._binding_changes(source, destination, key, arguments, removed=True))
         self._unbound.append(source)
         self._delete_unbound()
         return number
@@ -287,7 +269,7 @@ class VirtualHost(Topology):
         changes = []
         for source in self._bound_to.pop(destination, {}):
             for binding in source.router.bindings_of(destination):
-                changes += self._binding_changes(source, destination, binding, removed=True)
+                changes += self._binding_changes(source, *binding, removed=True)
             source.router.forget(destination)
             self._unbound.append(source)
         return changes
@@ -319,11 +301,6 @@ class VirtualHost(Topology):
 
     # definitions
 
-    def _exchange_row(self, exchange: Exchange) -> ExchangeRow:
-        return ExchangeRow(
-            self.name, exchange.name, exchange.type, exchange.auto_delete, exchange.internal, exchange.table
-        )
-
     def _queue_row(self, queue: Destination) -> QueueRow:
         return QueueRow(self.name, queue.name, queue.log.id, queue.auto_delete, queue.table)
 
@@ -331,7 +308,8 @@ class VirtualHost(Topology):
         self,
         source: Exchange,
         destination: Bound,
-        binding: tuple[Bound, str, Mapping[str, Value]] | tuple[str, Mapping[str, Value]],
+        key: str,
+        arguments: Mapping[str, Value],
         *,
         removed: bool = False,
     ) -> list[Change]:
@@ -339,22 +317,12 @@ class VirtualHost(Topology):
         exclusive = isinstance(destination, Destination) and destination.owner is not None
         if not (source.durable and destination.durable) or exclusive:
             return []
-        key, arguments = binding[-2:]
         to_queue = isinstance(destination, Destination)
         row = BindingRow(self.name, source.name, to_queue, destination.name, key, arguments)
         return [Change(row, removed)]
 
     def restore_exchange(self, row: ExchangeRow) -> None:
-        self.exchanges[row.name] = Exchange(
-            row.name,
-            row.type,
-            ROUTERS[row.type](),
-            durable=True,
-            auto_delete=row.auto_delete,
-            internal=row.internal,
-            table=row.arguments,
-            alternate=alternate_exchange(row.arguments, name=row.name, vhost=self.name),
-        )
+        self.exchanges[row.name] = _exchange_of(row, durable=True)
 
     def restore_queue(self, row: QueueRow, log: Log | None, side_logs: SideLogs) -> None:
         """Restore a queue over its log, or over a new log if `log` is None.
@@ -404,6 +372,19 @@ class VirtualHost(Topology):
             counts = self._bound_to.setdefault(destination, {})
             counts[source] = counts.get(source, 0) + 1
         return True
+
+
+def _exchange_of(row: ExchangeRow, *, durable: bool) -> Exchange:
+    return Exchange(
+        row.name,
+        row.type,
+        ROUTERS[row.type](),
+        durable=durable,
+        auto_delete=row.auto_delete,
+        internal=row.internal,
+        table=row.arguments,
+        alternate=alternate_exchange(row.arguments, name=row.name, vhost=row.vhost),
+    )
 
 
 def _retention(declared: QueueSettings) -> Retention:

@@ -188,13 +188,13 @@ def _state(session: Session[Channel], peer: PeerView) -> str:
     return "running" if peer.reads else "flow"
 
 
-def _channels_by_number(session: Session[Channel]) -> list[Channel]:
+def _sorted_channels(session: Session[Channel]) -> list[Channel]:
     return sorted(session.channels, key=attrgetter("number"))
 
 
 def _channels(session: Session[Channel]) -> list[ChannelView]:
     prefetches = session.peer.describe().prefetches
-    return [_channel(channel, prefetches.get(channel.number, 0)) for channel in _channels_by_number(session)]
+    return [_channel(channel, prefetches.get(channel.number, 0)) for channel in _sorted_channels(session)]
 
 
 def _channel(channel: Channel, consumer_prefetch: int) -> ChannelView:
@@ -227,7 +227,7 @@ def _consumer_count(session: Session[Channel]) -> int:
 
 
 def _consumers(session: Session[Channel]) -> list[ConsumerView]:
-    return [view for channel in _channels_by_number(session) for view in _consumers_on(channel)]
+    return [view for channel in _sorted_channels(session) for view in _consumers_on(channel)]
 
 
 def _consumers_on(channel: Channel) -> Iterator[ConsumerView]:

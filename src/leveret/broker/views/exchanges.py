@@ -48,8 +48,6 @@ class BindingView(NamedTuple):
 
 
 class _ExchangeIn(NamedTuple):
-    """An exchange with its virtual host."""
-
     vhost: VirtualHost
     exchange: Exchange
 

@@ -166,9 +166,8 @@ class _Holding:
 
 def _holdings(group: Group, limit: int) -> dict[Partition, _Holding]:
     """Return the oldest unacked deliveries by partition, from one scan of the members' channels."""
-    holdings = {
-        partition: _Holding(partition.cursor.in_flight.first) for partition in group.partitions.values()
-    }
+    partitions = group.partitions.values()
+    holdings = {partition: _Holding(partition.cursor.in_flight.first) for partition in partitions}
     by_seat = {seat: holding for partition, holding in holdings.items() for seat in partition.seats.values()}
     left = dict.fromkeys(by_seat, limit)
     channels = {seat.channel: None for seat in by_seat}
@@ -272,13 +271,12 @@ def _window(partition: Partition, cells: int) -> dict[str, object]:
     start = settled.low
     stop = max(start, min(partition.stream.readable(), max(settled.highest_taken + 1, start + cells)))
     size = max(1, -(-(stop - start) // cells))
+    firsts = range(start, stop, size)
     return {
         "start": start,
         "stop": stop,
         "size": size,
-        "cells": [
-            _cell(partition.cursor, offset, min(stop, offset + size)) for offset in range(start, stop, size)
-        ],
+        "cells": [_cell(partition.cursor, first, min(stop, first + size)) for first in firsts],
     }
 
 
