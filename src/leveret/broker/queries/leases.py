@@ -301,7 +301,9 @@ class Leases:
             if deliverer.prioritised:  # each is found by itself
                 count = min(count, message_sizes.COUNT_MAX)
             if max_bytes is not None:
-                count = message_sizes.within(queue.log, queue.cursor.waiting.ready_ranges(), count, max_bytes)
+                count = message_sizes.count_within(
+                    queue.log, queue.cursor.waiting.ready_ranges(), count, max_bytes
+                )
             ranges = deliverer.lease(count, who=query.label) if count else []
             if ranges or not count:
                 return ranges

@@ -1,8 +1,8 @@
-"""What becomes of a message that dies: a copy to the dead-letter exchange, or nothing.
+"""Dead-lettering: a message that dies is settled, and copied to the dead-letter exchange if there is one.
 
 The copies and the settlement of the original are one transaction, one frame of the write-ahead log: at every
-moment the message is in its queue or in those it was sent on to, never in neither. How the headers tell the
-story is left to `death_headers`. If nothing can be appended (a full disk) the message stays where it was.
+moment the message is in its queue or in the queues of its copies, never in neither. The headers of dead
+letters are left to `death_headers`. If nothing can be appended (a full disk), the message stays where it was.
 """
 
 from __future__ import annotations
@@ -35,15 +35,18 @@ _WITHOUT_COPY = {
 
 
 class Letters(Protocol):
-    """What the messages of a feed leave when they die."""
+    """The rules of a feed for the dead letters of its messages."""
 
     def has_letters(self) -> bool:
-        """Return whether messages that die may leave something."""
+        """Return whether messages that die may leave a dead letter."""
 
     def letters(
         self, record: Record, reason: Reason, *, why: bytes, tried: bool
     ) -> Sequence[tuple[Destination, Message]]:
-        """Return what a message leaves, and where; `tried` if it was delivered just now."""
+        """Return the dead letters of a message with their destinations.
+
+        `tried` says whether the message was delivered just now, which counts as an attempt.
+        """
 
 
 class LetterFeed(Feed, Protocol):
@@ -73,10 +76,10 @@ def bury(
     why: bytes = b"",
     tried: bool = True,
 ) -> bool:
-    """Settles messages that died, with a copy where there is a place for it.
+    """Settle messages that died, and append their dead letters; return False if that could not be written.
 
-    False when they could not be written: then what was ready still is, what was in flight is ready again, and
-    the feed is run once writing works.
+    After a failed write ready messages stay ready, messages in flight become ready again, and the feed runs
+    once writing works.
     """
     pieces = list(_pieces(feed, ranges))
     for position, piece in enumerate(pieces):
@@ -97,7 +100,7 @@ def bury(
 
 
 def _pieces(feed: LetterFeed, ranges: Sequence[Range]) -> Iterator[Range]:
-    """What is buried at once: so many messages, and one by one where they may be large."""
+    """Yield the ranges to dead-letter in one transaction each; large messages come one by one."""
     mean_bytes = feed.log.size_bytes // max(1, feed.log.next - feed.log.first)
     at_once = _AT_ONCE if mean_bytes < _SMALL_BYTES else 1
     for start, stop in ranges:
@@ -119,10 +122,10 @@ def _bury(
     copied = 0
     if feed.rules.has_letters():
         for record in feed.log.read([range_]):
-            letters = feed.rules.letters(record, reason, why=why, tried=tried)
-            for target, copy in letters:
+            copies = feed.rules.letters(record, reason, why=why, tried=tried)
+            for target, copy in copies:
                 work.append(target, [copy])
-            copied += bool(letters)
+            copied += bool(copies)
     outcome = Outcome.DEAD_LETTERED if copied else _WITHOUT_COPY[reason]
     if in_flight:
         work.settle(feed, [range_], outcome, who=who, why=reason.value.encode())
@@ -142,7 +145,7 @@ def _count(feed: LetterFeed, reason: Reason, count: int, copied: int) -> None:
 
 
 def bury_new(queue: Destination, messages: Sequence[Message], reason: Reason) -> None:
-    """Dead letters of messages that the queue did not even take in (`reject-publish-dlx`)."""
+    """Append dead letters of messages that the queue refused (`reject-publish-dlx`)."""
     if queue.settings.dead_letter_exchange is None:
         return
     now_us = queue.broker.now_us()
@@ -153,7 +156,10 @@ def bury_new(queue: Destination, messages: Sequence[Message], reason: Reason) ->
 
 
 def route(queue: Destination, record: Record, reason: Reason) -> list[tuple[Destination, Message]]:
-    """Where a queue's dead letter goes, and as what; nowhere without an exchange, and not in a circle."""
+    """Return the dead letters of a message with their destinations.
+
+    There are none if the exchange does not exist. Destinations that would close a cycle are left out.
+    """
     exchange = queue.settings.dead_letter_exchange
     assert exchange is not None
     if exchange not in queue.vhost.exchanges:
@@ -173,11 +179,11 @@ def route(queue: Destination, record: Record, reason: Reason) -> list[tuple[Dest
         keep_cc=new_key is None,
     )
     targets = queue.vhost.route_on(exchange, keys, header)
-    found = []
+    letters = []
     for target in targets:
         if death_headers.is_cycle(header, queue=target.name, reason=reason):
             continue
         flags = record.flags & ~EXPIRES
         message = Message(to_bytes(exchange), to_bytes(keys[0]), header, record.body, flags, record.priority)
-        found.append((target, message))
-    return found
+        letters.append((target, message))
+    return letters

@@ -1,8 +1,8 @@
-"""Looking into a queue: a consumer with `x-peek` is shown what is ready, and nothing about it changes.
+"""Peeking: a consumer with `x-peek` is sent the ready messages of a queue, and the queue does not change.
 
-Owns how far one consumer has looked, for each priority of the queue. Nothing is taken: there is no delivery
-count, no redelivered flag, no entry in the journal, and the queue does not count it among its consumers. An
-ack, or a nack with requeue, only makes room for more. The rule: the cursor of the queue is never written.
+Owns the position of one such consumer, for each priority of the queue. No message is taken: no delivery
+count, no redelivered flag, no journal entry, and the consumer is not counted among the queue's. An ack, or a
+nack with requeue, only makes room for more messages. The rule: the cursor of the queue is never written.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ _BATCH: Final = 256
 
 
 class Peek(ReadOnlySource):
-    """`queue.peek()`; the consumer is attached when it is there."""
+    """`queue.peek()` makes one; the caller sets `consumer` afterwards."""
 
     def __init__(self, queue: Destination, rules: QueueRules, *, ended: Callable[[Peek], object]) -> None:
-        """`ended` is called when nobody looks any more."""
+        """`ended` is called when the consumer is removed."""
         super().__init__(queue.broker, queue.vhost, queue.name)
         self.queue = queue
         self._rules = rules
         self._ended = ended
         self.prioritised = rules.deliverer.prioritised
         self._positions = [0] * (queue.cursor.waiting.priorities + 1)
-        """For each priority: below this offset everything was shown that was ready then."""
+        """For each priority, the offset below which all ready messages were shown."""
 
     def __str__(self) -> str:
         return str(self.queue)
@@ -46,24 +46,24 @@ class Peek(ReadOnlySource):
         return not self.queue.deleted
 
     def next(self, count: int) -> list[Record]:
-        """Return up to `count` messages that were not shown, those of the highest priority first."""
+        """Return up to `count` messages not shown yet, highest priority first."""
         for priority in reversed(range(len(self._positions))):
             while ranges := self._ready(priority, min(count, _BATCH)):
                 self._positions[priority] = ranges[-1][1]
-                if alive := self._alive(self.queue.log.read(ranges)):
-                    return alive
+                if unexpired := self._unexpired(self.queue.log.read(ranges)):
+                    return unexpired
         return []
 
     def _ready(self, priority: int, count: int) -> list[Range]:
         waiting, position = self.queue.cursor.waiting, self._positions[priority]
         if count > 1:
-            count = message_sizes.within(
+            count = message_sizes.count_within(
                 self.queue.log, waiting.ready_of(priority, position), count, TURN_BYTES
             )
         return first_of(waiting.ready_of(priority, position), count)
 
-    def _alive(self, records: list[Record]) -> list[Record]:
-        """Leave out what has expired and waits behind a message that lives longer."""
+    def _unexpired(self, records: list[Record]) -> list[Record]:
+        """Leave out expired messages that wait behind a message which has not expired."""
         expiry = self._rules.expiry
         if not expiry.is_possible:
             return records
@@ -82,7 +82,7 @@ class Peek(ReadOnlySource):
         self._ended(self)
 
     def end(self) -> None:
-        """The queue was deleted: the consumer is told."""
+        """Cancel the consumer, because the queue was deleted."""
         if self.consumer is not None:
             self.consumer.channel.consumer_lost(self.consumer)
             self.remove_consumer(self.consumer)

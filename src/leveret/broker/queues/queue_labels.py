@@ -1,7 +1,7 @@
 """The label that the store keeps on the log of a durable queue: all that is needed to make the queue again.
 
-Definitions and messages become durable independently of one another. With the label the store alone can tell
-whose messages it holds, whichever came first before a crash.
+Definitions and messages become durable independently. The label tells which queue the messages of a log
+belong to, even if the definition was lost in a crash.
 """
 
 from __future__ import annotations
@@ -20,6 +20,6 @@ def label_of(row: QueueRow) -> str:
 
 
 def row_of(log: Log) -> QueueRow:
-    """Return the durable queue that a log with a label belongs to."""
+    """Return the durable queue that is described by the label of a log."""
     vhost, name, auto_delete, arguments = json.loads(log.spec.label)
     return QueueRow(vhost, name, log.id, auto_delete, decode_table(bytes.fromhex(arguments))[0])

@@ -1,4 +1,4 @@
-"""The rules of a queue: what its deliverer asks before it hands a message out, and when one comes back.
+"""The rules of a queue, which its deliverer asks before it delivers a message and when one is returned.
 
 Owns the order in which the rules are applied. Each rule has a file of its own: `message_ttl`, `overflow`
 (length limits), `queue_ttl` (`x-expires`), `dead_letters`. The rules read their settings from
@@ -25,11 +25,13 @@ from leveret.storage.records import Message, Record
 
 
 class QueueRules(DeliveryRules):
-    """`QueueRules(queue, ...).deliverer` hands out the messages of the queue."""
+    """`QueueRules(queue, ...).deliverer` delivers the messages of the queue."""
 
     def __init__(self, queue: Destination, *, watchers: Iterable[Runs], is_held: Callable[[], bool]) -> None:
-        """`watchers` look at the queue when its consumers have been served; `is_held` says whether a query
-        or a batch keeps it from being deleted."""
+        """`watchers` run after the consumers were served.
+
+        `is_held` says whether a query or a batch prevents the deletion of the queue.
+        """
         self._queue = queue
         self._watchers = watchers
         self._is_held = is_held
@@ -47,7 +49,7 @@ class QueueRules(DeliveryRules):
         self.expiry = Expiry(queue, self.deliverer)
         self.disuse = Disuse(queue, is_held)
         self.limit: LengthLimit | None = None
-        self._limit()
+        self._update_limit()
 
     def __str__(self) -> str:
         return str(self._queue)
@@ -57,13 +59,13 @@ class QueueRules(DeliveryRules):
         return self._queue.settings
 
     def settings_changed(self, before: QueueSettings) -> None:
-        self._limit()
+        self._update_limit()
         self.expiry.settings_changed()
         if self.settings.expires_ms != before.expires_ms:
             self.disuse.settings_changed()
 
-    def _limit(self) -> None:
-        """A queue has a length limit, or it has none."""
+    def _update_limit(self) -> None:
+        """Make, update or remove the length limit, as the settings say."""
         if not self.settings.is_limited:
             self.limit = None
         elif self.limit is None:
@@ -87,11 +89,12 @@ class QueueRules(DeliveryRules):
         self._drop_expired_now()
         if self.limit is not None:
             if self.limit.trim():
-                self._drop_expired_now()  # there is a new head
-            self.limit.leave_rest()
+                # The queue has a new head.
+                self._drop_expired_now()
+            self.limit.end_turn()
 
     def _drop_expired_now(self) -> None:
-        """Consumers have had their chance, so a message that lives for 0 ms is expired."""
+        """Drop expired messages after delivery, including those with a time to live of 0 ms."""
         if self.expiry.is_possible:
             self.expiry.drop_expired(before_us=self._queue.broker.now_us() + 1)
 
@@ -102,7 +105,7 @@ class QueueRules(DeliveryRules):
             self.wake()
 
     def consumer_left(self) -> None:
-        """An auto-delete queue goes with its last consumer."""
+        """Delete an auto-delete queue when its last consumer is removed."""
         queue = self._queue
         self.disuse.restart()
         self.wake()
@@ -122,7 +125,7 @@ class QueueRules(DeliveryRules):
         return self.settings.max_length_bytes is not None or self.expiry.is_ahead(count)
 
     def headers(self, records: Sequence[Record], plain: tuple[bytes, ...]) -> Sequence[bytes]:
-        """The content headers with the number of returns, from the second delivery on."""
+        """Return the content headers, with the delivery count of messages that were returned."""
         in_any_order = self.deliverer.prioritised
         if not redelivery_headers.counts(self._queue.cursor, records, in_any_order=in_any_order):
             return plain
@@ -131,8 +134,8 @@ class QueueRules(DeliveryRules):
     def _header(self, record: Record) -> bytes:
         cursor = self._queue.cursor
         count = cursor.returns.count(record.offset)
-        told = redelivery_headers.headers(cursor, record.offset, count, lost_reason=self.lost_reason)
-        return canonical.with_headers(record.header, told) if told else record.header
+        added_headers = redelivery_headers.headers(cursor, record.offset, count, lost_reason=self.lost_reason)
+        return canonical.with_headers(record.header, added_headers) if added_headers else record.header
 
     def has_letters(self) -> bool:
         return self.settings.dead_letter_exchange is not None

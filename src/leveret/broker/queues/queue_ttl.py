@@ -1,8 +1,7 @@
-"""`x-expires`: a queue that nobody uses for so long is deleted.
+"""`x-expires`: a queue that is unused for this time is deleted.
 
-A consumer uses a queue for as long as it is there; a declaration, a get and a query that is heard of use it
-for a moment, from which the time begins again. The rule: a queue is not deleted while a query or a batch has
-messages of it.
+A queue is in use while it has a consumer. A declaration, a get and a request of a query restart the time. The
+rule: a queue is not deleted while a query or a batch holds messages of it.
 """
 
 from __future__ import annotations
@@ -13,14 +12,14 @@ from leveret.broker.vhosts.destination import Destination
 
 
 class Disuse:
-    """`queue_ttl.restart()` when the queue is used; `is_held` says whether it must stay."""
+    """`restart()` is called when the queue is used; `is_held` says whether the queue must not be deleted."""
 
     def __init__(self, queue: Destination, is_held: Callable[[], bool]) -> None:
         self._queue = queue
         self._is_held = is_held
 
     def restart(self) -> None:
-        """The queue was used just now: its time begins again."""
+        """Restart the time, because the queue was used just now."""
         queue, timers = self._queue, self._queue.broker.timers
         expires_ms = queue.settings.expires_ms
         if expires_ms is None:

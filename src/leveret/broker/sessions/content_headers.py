@@ -33,7 +33,7 @@ def look_at(seen: dict[bytes, int], header: bytes) -> int:
     peek = canonical.peek(header)
     named = None
     if peek.headers is not None:
-        named = producer_sequences.leading(header, *peek.headers)
+        named = producer_sequences.leading_sequence(header, *peek.headers)
         if named is None or named[2] != peek.headers[1]:
             canonical.headers_of(header)  # who reads them later could not blame the publisher any more
     _check_mode(peek.delivery_mode)
