@@ -134,7 +134,7 @@ def _partitions(group: Group, *, limit: int, cells: int) -> Iterator[dict[str, o
 
 def _seated(group: Group) -> list[Member]:
     """Those that are there, and behind them those that have left and still hold something."""
-    known = {each: None for partition in group.partitions.values() for each in partition.seats}
+    known = {each: None for partition in group.partitions.values() for each in partition.member_consumers}
     left = [each for each in known if each not in group.members and each.outstanding]
     return [*group.members, *left]
 
@@ -163,7 +163,7 @@ class _Holding:
 def _holdings(group: Group, limit: int) -> dict[Partition, _Holding]:
     """One pass over what its members' channels hold, or the oldest part of it."""
     found = {each: _Holding(each.cursor.in_flight.first) for each in group.partitions.values()}
-    by_seat = {seat: holding for each, holding in found.items() for seat in each.seats.values()}
+    by_seat = {seat: holding for each, holding in found.items() for seat in each.member_consumers.values()}
     left = dict.fromkeys(by_seat, limit)
     channels = {seat.channel: None for seat in by_seat}
     share = max(limit, _RUNS_MAX // max(1, len(channels)))
@@ -178,7 +178,7 @@ def _holdings(group: Group, limit: int) -> dict[Partition, _Holding]:
                 holding.oldest.append(run)
     for partition, holding in found.items():
         if holding.lowest is not None:
-            holding.stuck = partition.holding(holding.lowest)
+            holding.stuck = partition.delivery_of(holding.lowest)
         holding.oldest = sorted(holding.oldest, key=lambda run: run.since_us)[:limit]
     return found
 
