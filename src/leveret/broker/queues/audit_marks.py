@@ -41,7 +41,7 @@ class _Arrived(NamedTuple):
 
 
 class Trail:
-    """`marks.arrived(...)` when messages come in; `marks.synced(safe_ticket)` after a sync."""
+    """`trail.arrived(...)` when messages come in; `trail.synced(safe_ticket)` after a sync."""
 
     def __init__(self, cursor: Cursor) -> None:
         self._cursor = cursor

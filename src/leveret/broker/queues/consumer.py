@@ -259,7 +259,7 @@ class Source:
         """Serve blocked consumers of a channel again that have credit."""
 
     def remove_consumer(self, consumer: Consumer) -> None:
-        """Remove a consumer. Its unacked messages are requeued later, when its channel closes."""
+        """Remove a consumer. Its unacked messages may still be settled; its closing channel requeues them."""
         raise NotImplementedError
 
     def redelivered(self, records: Sequence[Record]) -> list[bool]:

@@ -38,7 +38,7 @@ PRIORITISED_MESSAGES_MAX: Final = 256
 Its next messages lie scattered in the log, so their size is unknown before they are read.
 """
 LOOKED_AT_BYTES: Final = 64 << 20
-"""Bytes of messages read at max_count for one lease, where a rule must look at each message."""
+"""Bytes of messages read at most for one lease, where a rule must look at each message."""
 
 
 class Deliverer(Source):
@@ -181,7 +181,7 @@ class Deliverer(Source):
         return deliverable
 
     def _dead_letter_worn_out(self, records: list[Record], limit: int) -> list[Record]:
-        """Dead-letter records over_limit the delivery limit; return the others.
+        """Dead-letter records over the delivery limit; return the others.
 
         Recovery after a crash requeues what was in flight without checking the limit.
         """
@@ -307,7 +307,7 @@ class Deliverer(Source):
         wish: Wish | None = None,
         work: Work | None = None,
     ) -> None:
-        """Return messages to their offset, or dead-letter those over_limit the delivery limit.
+        """Return messages to their offset, or dead-letter those over the delivery limit.
 
         A delay comes from `wish`. Without one in `wish`, messages wait for the retry delay if `late`, or if
         `delayed` and the settings delay requeues. Deliveries that no consumer has begun with do not count as

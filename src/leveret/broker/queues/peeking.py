@@ -1,7 +1,7 @@
 """Peeking: a consumer with `x-peek` is sent the ready messages of a queue, and the queue does not change.
 
-Owns the position of one such consumer, for each priority of the queue. No message is taken: no delivery
-count, no redelivered flag, no journal entry, and the consumer is not counted among the queue's. An ack, or a
+Owns the position of one such consumer, for each priority of the queue. No message is taken: none gets a
+delivery count, a redelivered flag or a journal entry, and the queue does not count the consumer. An ack, or a
 nack with requeue, only makes room for more messages. The rule: the cursor of the queue is never written.
 """
 

@@ -88,8 +88,8 @@ class QueueRules(DeliveryRules):
             watcher.run()
         self._drop_expired_now()
         if self.limit is not None:
+            # After a trim, the queue has a new head.
             if self.limit.trim():
-                # The queue has a new head.
                 self._drop_expired_now()
             self.limit.end_turn()
 

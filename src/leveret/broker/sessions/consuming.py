@@ -98,7 +98,7 @@ def _read(channel: Channel, wanted: Wanted, stream: Stream) -> None:
     position = positions.of_consumer(wanted.arguments, **where)
     _check_credit(wanted, stream)
     channel.broker.flush()
-    reader = stream.reader(position.in_(stream))
+    reader = stream.reader(position.offset_in(stream))
     reader.consumer = Consumer(channel, reader, wanted.tag, prefetch=wanted.prefetch)
     channel.add_consumer(reader.consumer)
     reader.wake()
