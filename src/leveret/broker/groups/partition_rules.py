@@ -175,22 +175,22 @@ class PartitionRules(DeliveryRules):
         answered = delayed or (wish is not None and not wish.lost)
         return b"sent back by its member" if answered else self.lost_reason
 
-    def stale(self, count: int) -> None:
+    def count_late_settlements(self, count: int) -> None:
         if count:
             self._group.refused_late(str(self), count)
 
-    def has_letters(self) -> bool:
+    def leaves_dead_letters(self) -> bool:
         return True
 
-    def letters(
-        self, record: Record, reason: Reason, *, why: bytes, tried: bool
+    def dead_letters_of(
+        self, record: Record, reason: Reason, *, why: bytes, attempted: bool
     ) -> Sequence[tuple[Destination, Message]]:
         """Return the dead letter; its headers name the origin, the number of attempts and the last error."""
         offset = record.offset
         error = why or self._cursor.returns.reason(offset) or b""
         if not error:
             error = b"rejected by its member" if reason is Reason.REJECTED else b""
-        header = death_headers.bury(
+        header = death_headers.dead_letter_header(
             record.header,
             queue=self._stream.name,
             reason=reason,
@@ -203,7 +203,7 @@ class PartitionRules(DeliveryRules):
             SUBJECT: self._group.subject,
             STREAM: self._stream.name,
             "x-stream-offset": offset,
-            ATTEMPTS: self._cursor.returns.count(offset) + tried,
+            ATTEMPTS: self._cursor.returns.count(offset) + attempted,
             ERROR: to_text(error),
         }
         queue = self._group.dead_letters()

@@ -48,7 +48,7 @@ class Runs:
                 del self._epochs[next(iter(self._epochs))]
 
 
-def fenced(sentence: str, *, present: int) -> QueryRefused:
+def fenced_error(sentence: str, *, present: int) -> QueryRefused:
     """Return the error for a run that is not the present one; `sentence` says which run is over."""
     return QueryRefused(
         "fenced",

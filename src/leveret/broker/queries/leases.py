@@ -28,7 +28,7 @@ from leveret.broker.access import ownership
 from leveret.broker.access.accounts import User
 from leveret.broker.errors import AccessRefused, PreconditionFailed, QueryRefused
 from leveret.broker.note_log import Notes
-from leveret.broker.queries.fencing import fenced
+from leveret.broker.queries.fencing import fenced_error
 from leveret.broker.queries.lease_notes import FloorNote, LeaseNote, Note, Query
 from leveret.broker.queries.lease_repair import hold_again
 from leveret.broker.queues import message_sizes
@@ -282,7 +282,7 @@ class Leases:
                 hint="Start it with a new checkpoint.",
             )
         if query.epoch != epoch:
-            raise fenced(over, present=query.epoch)
+            raise fenced_error(over, present=query.epoch)
         self._restart_timeout(query)
         return query
 
@@ -318,8 +318,8 @@ class Leases:
             if queue.ready + queue.delayed == waiting:
                 raise QueryRefused(
                     "busy",
-                    f"the next messages of {queue} can't be taken, nor buried, before something is written",
-                    hint="If it stays so: is the broker's disk full?",
+                    f"the next messages of {queue} can't be taken or dead-lettered before earlier changes are written",
+                    hint="If this error persists, check whether the broker's disk is full.",
                 )
             living = deliverer.lease(min(queue.ready, _SWEPT), who=query.label) if queue.ready else []
             if living:
@@ -328,8 +328,8 @@ class Leases:
             skipped += waiting - queue.ready - queue.delayed
         raise QueryRefused(
             "busy",
-            f"the next messages of {queue} had all expired, or been returned too often",
-            hint="There may be others behind them: ask again.",
+            f"the next messages of {queue} had all expired or exceeded the delivery limit",
+            hint="There may be other messages behind them: ask again.",
         )
 
     def _put_back(self, ranges: Sequence[Range]) -> None:

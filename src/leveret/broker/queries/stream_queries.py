@@ -21,7 +21,7 @@ from leveret.broker.groups import topics
 from leveret.broker.groups.group import Group
 from leveret.broker.groups.settings import QUERY
 from leveret.broker.queries import partition_quotas
-from leveret.broker.queries.fencing import Runs, fenced
+from leveret.broker.queries.fencing import Runs, fenced_error
 from leveret.broker.queries.readable_offsets import Extent, existing, extent_of, gone_below
 from leveret.broker.queues import message_sizes
 from leveret.broker.streams.positions import Position
@@ -195,7 +195,7 @@ def reject(subject: Subject, query: str, rejected: Mapping[str, Sequence[Range]]
             partition.reject_read(ranges, who=_label(group), why=why)
 
 
-def located(subject: Subject, at: Position, offsets: Mapping[str, int]) -> list[tuple[Extent, int]]:
+def offsets_at(subject: Subject, at: Position, offsets: Mapping[str, int]) -> list[tuple[Extent, int]]:
     """Return the offset of a position in each partition; `offsets` overrides it by name."""
     places = []
     for stream in subject.streams:
@@ -289,7 +289,7 @@ def _present(subject: Subject, run: RunName) -> Group | None:
         # The group was made by an earlier version, which stored no epochs.
         vhost.groups.begin_run(group, run.epoch)
     if not group.epoch or group.epoch != run.epoch:
-        raise fenced(f"{over} is over, or never began", present=group.epoch)
+        raise fenced_error(f"{over} is over, or never began", present=group.epoch)
     return group
 
 

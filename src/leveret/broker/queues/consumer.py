@@ -293,10 +293,10 @@ class Source:
     def begin(self, ranges: Sequence[Range], *, who: bytes) -> None:
         """Note that a consumer has begun with these messages: from now on they count as attempted."""
 
-    def missed(self, ranges: Sequence[Range], *, who: bytes) -> None:
+    def note_missed_deadlines(self, ranges: Sequence[Range], *, who: bytes) -> None:
         """Note in the journal that these deliveries have passed their deadline."""
 
-    def stale(self, count: int) -> None:
+    def count_late_settlements(self, count: int) -> None:
         """Count settlements that came too late and had no effect."""
 
     def take_back(self, ranges: Sequence[Range]) -> None:

@@ -167,7 +167,7 @@ def shared_credit(chosen: Sequence[tuple[Consumer, int]]) -> int:
     return sum(min(credit, channel.room) for channel, credit in by_channel.items())
 
 
-def in_turns(
+def share_in_turns(
     chosen: Sequence[tuple[Consumer, int]], records: Sequence[Record], *, whole: bool
 ) -> Iterable[tuple[Consumer, list[Record]]]:
     """Share records out among consumers in turns, for as long as there is credit.

@@ -34,22 +34,22 @@ _WITHOUT_COPY = {
 }
 
 
-class Letters(Protocol):
+class DeadLetterRules(Protocol):
     """The rules of a feed for the dead letters of its messages."""
 
-    def has_letters(self) -> bool:
+    def leaves_dead_letters(self) -> bool:
         """Return whether messages that die may leave a dead letter."""
 
-    def letters(
-        self, record: Record, reason: Reason, *, why: bytes, tried: bool
+    def dead_letters_of(
+        self, record: Record, reason: Reason, *, why: bytes, attempted: bool
     ) -> Sequence[tuple[Destination, Message]]:
         """Return the dead letters of a message with their destinations.
 
-        `tried` says whether the message was delivered just now, which counts as an attempt.
+        `attempted` says whether the message was delivered just now, which counts as an attempt.
         """
 
 
-class LetterFeed(Feed, Protocol):
+class DeadLetterFeed(Feed, Protocol):
     """A feed whose messages may die."""
 
     @property
@@ -62,11 +62,11 @@ class LetterFeed(Feed, Protocol):
     def counters(self) -> Counters: ...
 
     @property
-    def rules(self) -> Letters: ...
+    def rules(self) -> DeadLetterRules: ...
 
 
-def bury(
-    feed: LetterFeed,
+def dead_letter(
+    feed: DeadLetterFeed,
     ranges: Sequence[Range],
     reason: Reason,
     *,
@@ -74,7 +74,7 @@ def bury(
     work: Work | None = None,
     who: bytes = b"",
     why: bytes = b"",
-    tried: bool = True,
+    attempted: bool = True,
 ) -> bool:
     """Settle messages that died, and append their dead letters; return False if that could not be written.
 
@@ -84,7 +84,9 @@ def bury(
     pieces = list(_pieces(feed, ranges))
     for position, piece in enumerate(pieces):
         part = work or Work(feed.broker)
-        _bury(part, feed, piece, reason, in_flight=in_flight, who=who, why=why, tried=tried)
+        _dead_letter_range(
+            part, feed, piece, reason, in_flight=in_flight, who=who, why=why, attempted=attempted
+        )
         if work is not None:
             continue
         try:
@@ -99,7 +101,7 @@ def bury(
     return True
 
 
-def _pieces(feed: LetterFeed, ranges: Sequence[Range]) -> Iterator[Range]:
+def _pieces(feed: DeadLetterFeed, ranges: Sequence[Range]) -> Iterator[Range]:
     """Yield the ranges to dead-letter in one transaction each; large messages come one by one."""
     mean_bytes = feed.log.size_bytes // max(1, feed.log.next - feed.log.first)
     at_once = _AT_ONCE if mean_bytes < _SMALL_BYTES else 1
@@ -108,21 +110,21 @@ def _pieces(feed: LetterFeed, ranges: Sequence[Range]) -> Iterator[Range]:
             yield first, min(stop, first + at_once)
 
 
-def _bury(
+def _dead_letter_range(
     work: Work,
-    feed: LetterFeed,
+    feed: DeadLetterFeed,
     range_: Range,
     reason: Reason,
     *,
     in_flight: bool,
     who: bytes,
     why: bytes,
-    tried: bool,
+    attempted: bool,
 ) -> None:
     copied = 0
-    if feed.rules.has_letters():
+    if feed.rules.leaves_dead_letters():
         for record in feed.log.read([range_]):
-            copies = feed.rules.letters(record, reason, why=why, tried=tried)
+            copies = feed.rules.dead_letters_of(record, reason, why=why, attempted=attempted)
             for target, copy in copies:
                 work.append(target, [copy])
             copied += bool(copies)
@@ -134,7 +136,7 @@ def _bury(
     _count(feed, reason, range_[1] - range_[0], copied)
 
 
-def _count(feed: LetterFeed, reason: Reason, count: int, copied: int) -> None:
+def _count(feed: DeadLetterFeed, reason: Reason, count: int, copied: int) -> None:
     feed.broker.counters.deaths[reason.value] += count
     for counters in (feed.counters, feed.broker.counters):
         counters.dead_lettered += copied
@@ -144,7 +146,7 @@ def _count(feed: LetterFeed, reason: Reason, count: int, copied: int) -> None:
             counters.dropped += count
 
 
-def bury_new(queue: Destination, messages: Sequence[Message], reason: Reason) -> None:
+def dead_letter_refused(queue: Destination, messages: Sequence[Message], reason: Reason) -> None:
     """Append dead letters of messages that the queue refused (`reject-publish-dlx`)."""
     if queue.settings.dead_letter_exchange is None:
         return
@@ -169,7 +171,7 @@ def route(queue: Destination, record: Record, reason: Reason) -> list[tuple[Dest
     keys = (
         [own_key, *death_headers.carbon_copies(headers_of(record.header))] if new_key is None else [new_key]
     )
-    header = death_headers.bury(
+    header = death_headers.dead_letter_header(
         record.header,
         queue=queue.name,
         reason=reason,

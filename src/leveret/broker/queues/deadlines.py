@@ -109,7 +109,7 @@ def _check_deadlines(consumer: Consumer) -> None:
         else:
             sent.popleft()
     if late:
-        source.missed(joined(missed), who=consumer.label)
+        source.note_missed_deadlines(joined(missed), who=consumer.label)
     if late and _is_to_be_cancelled(consumer):
         _cancel(consumer)
         return

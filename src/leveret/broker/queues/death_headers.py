@@ -33,7 +33,7 @@ class Reason(StrEnum):
     DELIVERY_LIMIT = "delivery_limit"
 
 
-def bury(
+def dead_letter_header(
     header: bytes,
     *,
     queue: str,
@@ -73,8 +73,8 @@ def bury(
 def is_cycle(header: bytes, *, queue: str, reason: Reason) -> bool:
     """Return whether a dead letter routed to `queue` would close a cycle that contains no reject.
 
-    `header` is the result of `bury`, and `reason` its argument. Each queue that the dead letter is routed to
-    is checked: queues that close a cycle do not get it, the others do.
+    `header` is the result of `dead_letter_header`, and `reason` its argument. Each queue that the dead letter
+    is routed to is checked: queues that close a cycle do not get it, the others do.
     """
     if reason is Reason.REJECTED:
         return False

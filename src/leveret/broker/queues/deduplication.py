@@ -47,7 +47,7 @@ class Kind(IntEnum):
     ALL = 3
 
 
-class Fresh:
+class NewSequences:
     """The publishes of one transaction that a queue has not stored before, each sequence once."""
 
     def __init__(self, dedup: Dedup) -> None:
@@ -106,11 +106,11 @@ class Dedup:
 
     # changes in two steps: `write` in the transaction that stores the messages, `stored` after its commit
 
-    def write(self, transaction: Transaction, fresh: Fresh) -> None:
+    def write(self, transaction: Transaction, fresh: NewSequences) -> None:
         if fresh.lasting:
             self._append(transaction, Kind.KNOWN, fresh.lasting)
 
-    def stored(self, fresh: Fresh) -> None:
+    def stored(self, fresh: NewSequences) -> None:
         """Remember the sequences after the transaction of `write` was committed."""
         for known, numbers in ((self._lasting, fresh.lasting), (self._passing, fresh.passing)):
             for producer, added in numbers.items():

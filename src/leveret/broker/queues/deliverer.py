@@ -156,7 +156,7 @@ class Deliverer(Source):
         clients wait meanwhile.
         """
         worn_out = self.rules.settings.delivery_limit is not None and bool(self.cursor.returns)
-        if not (worn_out or self.rules.looks_at(count)):
+        if not (worn_out or self.rules.must_inspect(count)):
             return joined(self.cursor.lease(count, who=who))
         count = message_sizes.count_within(
             self.log, self.cursor.waiting.ready_ranges(), count, LOOKED_AT_BYTES
@@ -170,7 +170,7 @@ class Deliverer(Source):
         taken = total(ranges)
         if len(records) < taken:
             self._write_off(ranges, records)
-        deliverable = self.rules.living(records)
+        deliverable = self.rules.deliverable(records)
         limit = self.rules.settings.delivery_limit
         if limit is not None:
             deliverable = self._dead_letter_worn_out(deliverable, limit)
@@ -189,7 +189,7 @@ class Deliverer(Source):
         if not worn_out:
             return records
         over_limit = ranges_of(sorted(worn_out))
-        dead_letters.bury(self, over_limit, Reason.DELIVERY_LIMIT, in_flight=True, tried=False)
+        dead_letters.dead_letter(self, over_limit, Reason.DELIVERY_LIMIT, in_flight=True, attempted=False)
         return [record for record in records if record.offset not in worn_out]
 
     def _write_off(self, ranges: Sequence[Range], records: Sequence[Record]) -> None:
@@ -287,13 +287,15 @@ class Deliverer(Source):
         self, ranges: Sequence[Range], *, who: bytes = b"", why: bytes = b"", work: Work | None = None
     ) -> None:
         if not self.deleted:
-            dead_letters.bury(self, ranges, Reason.REJECTED, in_flight=True, work=work, who=who, why=why)
+            dead_letters.dead_letter(
+                self, ranges, Reason.REJECTED, in_flight=True, work=work, who=who, why=why
+            )
 
     def begin(self, ranges: Sequence[Range], *, who: bytes) -> None:
         if not self.deleted:
             self.cursor.begin(ranges, who=who)
 
-    def missed(self, ranges: Sequence[Range], *, who: bytes) -> None:
+    def note_missed_deadlines(self, ranges: Sequence[Range], *, who: bytes) -> None:
         if self.cursor.audited and not self.deleted:
             self.cursor.note_missed(ranges, who=who)
 
@@ -366,7 +368,7 @@ class Deliverer(Source):
         over_limit = sorted(range_ for count, part in by_count.items() if count >= limit for range_ in part)
         if not over_limit:
             return ranges
-        dead_letters.bury(
+        dead_letters.dead_letter(
             self, over_limit, Reason.DELIVERY_LIMIT, in_flight=True, work=work, who=who, why=why
         )
         return sorted(range_ for count, part in by_count.items() if count < limit for range_ in part)
@@ -381,5 +383,5 @@ class Deliverer(Source):
             self.requeue(ranges, late=self.timeout_action == "retry", work=work)
         work.commit_or_give_back(self, ranges, counted=self.timeout_action != "dead-letter")
 
-    def stale(self, count: int) -> None:
-        self.rules.stale(count)
+    def count_late_settlements(self, count: int) -> None:
+        self.rules.count_late_settlements(count)

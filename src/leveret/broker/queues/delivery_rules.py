@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from leveret.broker.queues.consumer import Consumer, Wish
-from leveret.broker.queues.consumer_turns import in_turns
+from leveret.broker.queues.consumer_turns import share_in_turns
 from leveret.broker.queues.death_headers import Reason
 from leveret.broker.vhosts.destination import Destination
 from leveret.storage.records import Message, Record
@@ -75,7 +75,7 @@ class DeliveryRules:
     ) -> Iterable[tuple[Consumer, Sequence[Record]]]:
         """Return which consumer gets which records; their credit is enough for all records."""
         shared = len({consumer.channel for consumer, _ in chosen}) < len(chosen)
-        return in_turns(chosen, records, whole=not shared)
+        return share_in_turns(chosen, records, whole=not shared)
 
     # which messages are delivered, and with which headers
 
@@ -88,11 +88,11 @@ class DeliveryRules:
         """Whether more messages can be taken after the next sync."""
         return False
 
-    def living(self, records: list[Record]) -> list[Record]:
+    def deliverable(self, records: list[Record]) -> list[Record]:
         """Dead-letter expired records among those just taken; return the others."""
         return records
 
-    def looks_at(self, count: int) -> bool:
+    def must_inspect(self, count: int) -> bool:
         """Return whether a rule must look at each of the next `count` messages when they are taken."""
         return False
 
@@ -108,18 +108,18 @@ class DeliveryRules:
             return self.lost_reason if wish.counted else b""
         return b"no answer in time" if late else b""
 
-    def stale(self, count: int) -> None:
+    def count_late_settlements(self, count: int) -> None:
         """Count settlements that came too late and had no effect."""
 
-    def has_letters(self) -> bool:
+    def leaves_dead_letters(self) -> bool:
         """Return whether messages that die may leave a dead letter."""
         return False
 
-    def letters(
-        self, record: Record, reason: Reason, *, why: bytes, tried: bool
+    def dead_letters_of(
+        self, record: Record, reason: Reason, *, why: bytes, attempted: bool
     ) -> Sequence[tuple[Destination, Message]]:
         """Return the dead letters of a message with their destinations.
 
-        `tried` says whether the message was delivered just now, which counts as an attempt.
+        `attempted` says whether the message was delivered just now, which counts as an attempt.
         """
         return ()

@@ -72,7 +72,7 @@ def is_reply_key(key: str) -> bool:
     return key.startswith(NAME + ".")
 
 
-def answerable(channel: Requester, header: bytes) -> bytes:
+def with_reply_address(channel: Requester, header: bytes) -> bytes:
     """Return a request's header with the channel's own name in reply-to."""
     if NAME_BYTES not in header:
         return header

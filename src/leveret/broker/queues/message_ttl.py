@@ -57,13 +57,13 @@ class Expiry:
     def drop_expired(self, *, before_us: int) -> None:
         """Dead-letter expired messages at the head, and set the timer for the next one."""
         broker, cursor, key = self._broker, self._queue.cursor, (self._queue, "expiry")
-        look, buried = 1, 0
+        read_count, expired_count = 1, 0
         while True:
-            if buried >= _AT_ONCE:
+            if expired_count >= _AT_ONCE:
                 # Other queues and clients get their turn first.
                 broker.wake_later(self._deliverer)
                 return
-            records = self._queue.log.read(self._first(look))
+            records = self._queue.log.read(self._first(read_count))
             if not records:
                 broker.timers.cancel(key)
                 if not cursor.waiting.ready:
@@ -78,11 +78,11 @@ class Expiry:
                         broker.timers.set(key, due_us, self._queue.wake)
                     break
                 expired.append(record.offset)
-            done = self._dead_letter(expired, in_flight=False)
-            buried += len(expired)
-            if not done or len(expired) < len(records):
+            is_written = self._dead_letter(expired, in_flight=False)
+            expired_count += len(expired)
+            if not is_written or len(expired) < len(records):
                 return
-            look = _LOOK_AHEAD
+            read_count = _LOOK_AHEAD
 
     def is_ahead(self, count: int) -> bool:
         """Return whether one of the next `count` messages may expire at any time."""
@@ -90,7 +90,7 @@ class Expiry:
             return self.is_possible
         return bool(self._queue.log.flags(self._first(count)).translate(None, UNLIMITED))
 
-    def living(self, records: list[Record], *, before_us: int) -> list[Record]:
+    def unexpired(self, records: list[Record], *, before_us: int) -> list[Record]:
         """Dead-letter expired records among those just taken; return the others."""
         dead: list[int] = []
         alive = []
@@ -108,7 +108,7 @@ class Expiry:
         """Dead-letter expired messages in the order of delivery; return False if writing fails."""
         prioritised = self._deliverer.prioritised
         ranges = [(offset, offset + 1) for offset in expired] if prioritised else ranges_of(expired)
-        return dead_letters.bury(self._deliverer, ranges, Reason.EXPIRED, in_flight=in_flight)
+        return dead_letters.dead_letter(self._deliverer, ranges, Reason.EXPIRED, in_flight=in_flight)
 
     def _first(self, count: int) -> Sequence[Range]:
         """The first ready offsets, in the order of delivery."""

@@ -157,7 +157,7 @@ class LengthLimit(Account):
         trimmed, max_count = False, 1
         while self._left > 0 and (over := self._over(max_count)):
             ranges, cost = over
-            if not dead_letters.bury(self._deliverer, ranges, Reason.MAXLEN, in_flight=False):
+            if not dead_letters.dead_letter(self._deliverer, ranges, Reason.MAXLEN, in_flight=False):
                 break
             self._left -= cost
             trimmed, max_count = True, min(2 * max_count, _AT_ONCE)
@@ -199,7 +199,7 @@ class LengthLimit(Account):
         share, share_bytes = self._left, self._left * BYTES_PER_MESSAGE
         at_once = min(count, share, _AT_ONCE) if count else min(max_count, share)
         # A single message, or messages without dead letters, need not be read.
-        if at_once == 1 or (count and not self._deliverer.rules.has_letters()):
+        if at_once == 1 or (count and not self._deliverer.rules.leaves_dead_letters()):
             return first_of(self._queue.cursor.waiting.ready_ranges(), at_once), at_once
         return self._head(at_once, share_bytes if count else min(size_bytes - 1, share_bytes))
 

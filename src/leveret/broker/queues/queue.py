@@ -80,7 +80,7 @@ class Queue(Destination):
         return self.deliverer if self.consumers else None
 
     def used(self) -> None:
-        self.rules.disuse.restart()
+        self.rules.queue_ttl.restart()
 
     # settings
 
@@ -169,7 +169,7 @@ class Queue(Destination):
     def close(self) -> None:
         """Cancel the consumers and the timers of a deleted queue."""
         self.deliverer.deleted = True
-        for key in product((self, self.deliverer), ("expiry", "disuse", "delayed", "prefetch")):
+        for key in product((self, self.deliverer), ("expiry", "queue_ttl", "delayed", "prefetch")):
             self.broker.timers.cancel(key)
         for consumer in self.consumers.clear():
             consumer.channel.consumer_lost(consumer)

@@ -19,7 +19,7 @@ from leveret.broker.queues.delivery_rules import DeliveryRules
 from leveret.broker.queues.message_ttl import Expiry
 from leveret.broker.queues.overflow import LengthLimit
 from leveret.broker.queues.queue_settings import QueueSettings
-from leveret.broker.queues.queue_ttl import Disuse
+from leveret.broker.queues.queue_ttl import QueueTtl
 from leveret.broker.vhosts.destination import Account, Destination
 from leveret.storage.records import Message, Record
 
@@ -47,7 +47,7 @@ class QueueRules(DeliveryRules):
             prioritised=settings.max_priority > 0,
         )
         self.expiry = Expiry(queue, self.deliverer)
-        self.disuse = Disuse(queue, is_held)
+        self.queue_ttl = QueueTtl(queue, is_held)
         self.limit: LengthLimit | None = None
         self._update_limit()
 
@@ -62,7 +62,7 @@ class QueueRules(DeliveryRules):
         self._update_limit()
         self.expiry.settings_changed()
         if self.settings.expires_ms != before.expires_ms:
-            self.disuse.settings_changed()
+            self.queue_ttl.settings_changed()
 
     def _update_limit(self) -> None:
         """Make, update or remove the length limit, as the settings say."""
@@ -107,21 +107,21 @@ class QueueRules(DeliveryRules):
     def consumer_left(self) -> None:
         """Delete an auto-delete queue when its last consumer is removed."""
         queue = self._queue
-        self.disuse.restart()
+        self.queue_ttl.restart()
         self.wake()
         if queue.auto_delete and not self.deliverer.consumers and not self._is_held():
             queue.vhost.delete_queue(queue)
 
     # messages
 
-    def living(self, records: list[Record]) -> list[Record]:
+    def deliverable(self, records: list[Record]) -> list[Record]:
         if self.limit is not None:
             self.limit.taken(records)
         if self.expiry.is_possible:
-            records = self.expiry.living(records, before_us=self._queue.broker.turn_us)
+            records = self.expiry.unexpired(records, before_us=self._queue.broker.turn_us)
         return records
 
-    def looks_at(self, count: int) -> bool:
+    def must_inspect(self, count: int) -> bool:
         return self.settings.max_length_bytes is not None or self.expiry.is_ahead(count)
 
     def headers(self, records: Sequence[Record], plain: tuple[bytes, ...]) -> Sequence[bytes]:
@@ -137,10 +137,10 @@ class QueueRules(DeliveryRules):
         added_headers = redelivery_headers.headers(cursor, record.offset, count, lost_reason=self.lost_reason)
         return canonical.with_headers(record.header, added_headers) if added_headers else record.header
 
-    def has_letters(self) -> bool:
+    def leaves_dead_letters(self) -> bool:
         return self.settings.dead_letter_exchange is not None
 
-    def letters(
-        self, record: Record, reason: Reason, *, why: bytes, tried: bool
+    def dead_letters_of(
+        self, record: Record, reason: Reason, *, why: bytes, attempted: bool
     ) -> Sequence[tuple[Destination, Message]]:
         return dead_letters.route(self._queue, record, reason)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from leveret.broker.vhosts.destination import Destination
 
 
-class Disuse:
+class QueueTtl:
     """`restart()` is called when the queue is used; `is_held` says whether the queue must not be deleted."""
 
     def __init__(self, queue: Destination, is_held: Callable[[], bool]) -> None:
@@ -25,12 +25,12 @@ class Disuse:
         if expires_ms is None:
             return
         if queue.consumer_count:
-            timers.cancel((queue, "disuse"))
+            timers.cancel((queue, "queue_ttl"))
         else:
-            timers.set((queue, "disuse"), queue.broker.now_us() + 1000 * expires_ms, self._delete)
+            timers.set((queue, "queue_ttl"), queue.broker.now_us() + 1000 * expires_ms, self._delete)
 
     def settings_changed(self) -> None:
-        self._queue.broker.timers.cancel((self._queue, "disuse"))
+        self._queue.broker.timers.cancel((self._queue, "queue_ttl"))
         self.restart()
 
     def _delete(self) -> None:

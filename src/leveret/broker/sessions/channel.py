@@ -177,7 +177,7 @@ class Channel:
             taken += self.unacked.take_within(start, stop)
             if self.transaction is not None:
                 withdrawn = self.transaction.withdraw(start, stop)
-                source.stale(sum(map(len, withdrawn)))
+                source.count_late_settlements(sum(map(len, withdrawn)))
                 taken += withdrawn
         self.lapsed.add(source, tags)
         freed: Counter[Consumer] = Counter()

@@ -239,7 +239,7 @@ def _next_alive(queue: Queue, getter: Consumer) -> tuple[int, list[Record]]:
     while True:
         taken, records = deliverer.take(1, who=getter.label)
         if records and expiry.is_possible:
-            records = expiry.living(records, before_us=queue.broker.now_us() + 1)
+            records = expiry.unexpired(records, before_us=queue.broker.now_us() + 1)
         if records or not taken or queue.broker.ledger.is_stalled(deliverer):
             return taken, records
 

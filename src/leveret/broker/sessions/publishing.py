@@ -93,7 +93,7 @@ def _publish_singly(channel: Channel, route: Route, contents: Sequence[tuple[byt
     """One by one, because headers decide: where it goes, who sent it, who answers."""
     for header, body in contents:
         meaning = look_closely(channel.session.user, header)
-        header = direct_replies.answerable(channel, header)
+        header = direct_replies.with_reply_address(channel, header)
         if direct_replies.is_reply_key(route.key) and not route.exchange.name:
             _accept_reply(channel, route, header, body)
             continue
@@ -165,7 +165,9 @@ def _offer(channel: Channel, route: Route, messages: Sequence[Message]) -> None:
             by_this = queue.admit(messages, partial(broker.append_at_once, queue, channel=channel))
             refused |= by_this
             if by_this and queue.settings.overflow == "reject-publish-dlx":
-                dead_letters.bury_new(queue, [messages[each] for each in sorted(by_this)], Reason.MAXLEN)
+                dead_letters.dead_letter_refused(
+                    queue, [messages[each] for each in sorted(by_this)], Reason.MAXLEN
+                )
         reason = "a queue is full (reject-publish)"
     except WriteFailed as error:
         refused, reason = set(range(len(messages))), str(error)
