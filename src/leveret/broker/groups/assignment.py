@@ -21,22 +21,22 @@ def assign(partitions: Sequence[P], members: Sequence[M], current: Mapping[P, M]
     """
     if not members:
         return {}
-    kept: dict[M, list[P]] = {member: [] for member in members}
+    owned_by_member: dict[M, list[P]] = {member: [] for member in members}
     unassigned = []
     for partition in partitions:
         owner = current.get(partition)
-        if owner in kept:
-            kept[owner].append(partition)
+        if owner in owned_by_member:
+            owned_by_member[owner].append(partition)
         else:
             unassigned.append(partition)
     minimum, remainder = divmod(len(partitions), len(members))
-    members_by_count = sorted(members, key=lambda member: -len(kept[member]))
+    members_by_count = sorted(members, key=lambda member: -len(owned_by_member[member]))
     quota = {member: minimum + (rank < remainder) for rank, member in enumerate(members_by_count)}
     for member in members:
-        unassigned.extend(kept[member][quota[member] :])
-        del kept[member][quota[member] :]
+        unassigned.extend(owned_by_member[member][quota[member] :])
+        del owned_by_member[member][quota[member] :]
     for member in members:
-        while len(kept[member]) < quota[member]:
-            kept[member].append(unassigned.pop(0))
-    owners = {partition: member for member, owned in kept.items() for partition in owned}
+        while len(owned_by_member[member]) < quota[member]:
+            owned_by_member[member].append(unassigned.pop(0))
+    owners = {partition: member for member, owned in owned_by_member.items() for partition in owned}
     return {partition: owners[partition] for partition in partitions}

@@ -63,7 +63,6 @@ class Group(Source):
         self.number = number
         self.settings = settings
         self.owner = owner
-        """The user who created the group."""
         self.epoch = epoch
         """Number of the present run, if the group belongs to a query."""
         self.partitions: dict[str, Partition] = {}
@@ -206,9 +205,9 @@ class Group(Source):
 
     # settings
 
-    def changed_settings(self, wanted: Mapping[str, Any]) -> Settings:
+    def changed_settings(self, changes: Mapping[str, Any]) -> Settings:
         """Return the settings with these changes; raise `PreconditionFailed` if they are invalid."""
-        settings = self.settings.changed(wanted)
+        settings = self.settings.changed(changes)
         if settings.mode != self.settings.mode:
             if QUERY in (settings.mode, self.settings.mode):
                 raise PreconditionFailed(f"{self} is a query's: its mode can't be changed")

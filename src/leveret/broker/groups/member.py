@@ -1,8 +1,8 @@
 """A member of a group: one `basic.consume` with `x-group`.
 
-The member has the credit. In each partition that serves it, a further `Consumer` represents it. Any AMQP
-client can be a member: an ack is progress, a nack with requeue returns a message, a nack without requeue
-dead-letters it.
+The member has the credit; in each partition that serves it, a further `Consumer` represents it. Any AMQP
+client can be a member: an ack is progress, a nack with requeue returns a message, one without dead-letters
+it.
 """
 
 from __future__ import annotations

@@ -153,8 +153,8 @@ class Redrive:
 
     def recall(self) -> bool:
         """Make the messages of the next dead letters deliverable; return False if there are none left."""
-        queue, done = self._queue, self._limit is not None and self.redriven >= self._limit
-        if queue is None or queue.deleted or self._group.deleted or done:
+        queue, is_done = self._queue, self._limit is not None and self.redriven >= self._limit
+        if queue is None or queue.deleted or self._group.deleted or is_done:
             return False
         letters = self._next_letters(queue)
         if not letters:

@@ -41,7 +41,6 @@ class Partition:
 
     @property
     def watermark(self) -> int:
-        """The lowest offset neither settled nor returned; in orderly mode, the lowest not settled."""
         return self._rules.watermark
 
     @property

@@ -1,9 +1,8 @@
 """The rules of a group's partition: which messages are delivered, how they look, and how they are returned.
 
-No message is delivered at or above the end of readable messages, or beyond the watermark plus the group's
-span. In orderly mode one message at a time goes to one member, and a returned message blocks those behind it.
-Returned messages wait by the group's table of delays and keep their offset; a copy is made only for a dead
-letter.
+No message is delivered beyond the readable messages, or beyond the watermark plus the group's span. In
+orderly mode one message at a time goes to one member, and a returned message blocks those behind it. Returned
+messages wait by the group's table of delays and keep their offset; only a dead letter is a copy.
 """
 
 from __future__ import annotations
@@ -219,24 +218,21 @@ class PartitionRules(DeliveryRules):
 
 
 def _fair_counts(chosen: Sequence[tuple[Consumer, int]], count: int) -> dict[Consumer, int]:
-    """Return how many messages each consumer gets: equal counts, limited by its credit.
-
-    The consumers' credit is enough for `count` messages.
-    """
+    """Return how many messages each consumer gets: equal counts, limited by its credit."""
     counts: dict[Consumer, int] = {}
     room = {consumer.channel: consumer.channel.room for consumer, _ in chosen}
     while count:
-        able = [
+        with_credit = [
             (consumer, credit)
             for consumer, credit in chosen
             if credit > counts.get(consumer, 0) and room[consumer.channel]
         ]
-        equal_share = -(-count // len(able))
-        for consumer, credit in able:
+        equal_share = -(-count // len(with_credit))
+        for consumer, credit in with_credit:
             given = counts.get(consumer, 0)
-            more = min(equal_share, count, credit - given, room[consumer.channel])
-            if more:
-                counts[consumer] = given + more
-                room[consumer.channel] -= more
-                count -= more
+            added = min(equal_share, count, credit - given, room[consumer.channel])
+            if added:
+                counts[consumer] = given + added
+                room[consumer.channel] -= added
+                count -= added
     return counts

@@ -8,7 +8,7 @@ cursor means a new partition, and a cursor without a note is deleted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -130,7 +130,7 @@ class Groups:
         self,
         subject: str,
         name: str,
-        wanted: Mapping[str, Any],
+        changes: Mapping[str, Any],
         *,
         user: User,
         start: Position = FIRST,
@@ -143,7 +143,7 @@ class Groups:
         """
         group = self._groups.get((subject, name))
         if group is None:
-            return self.create(subject, name, wanted, user=user, start=start, query=query)
+            return self.create(subject, name, changes, user=user, start=start, query=query)
         if query != (group.settings.mode == QUERY):
             kind = "not a query's" if query else "a query's, and has no members"
             raise PreconditionFailed(f"{group} is {kind}")
@@ -151,9 +151,9 @@ class Groups:
             self.check_operate(group, user)
         else:
             ownership.check_join(user, self._vhost.name, name, owner=group.owner)
-        if group.changed_settings(wanted) != group.settings:
+        if group.changed_settings(changes) != group.settings:
             self.check_operate(group, user)
-            self.change(group, wanted)
+            self.change(group, changes)
         if group.owner == ownership.NOBODY:
             owner = ownership.owner_name(user)
             self._write(_note(group, owner=owner))
@@ -168,7 +168,7 @@ class Groups:
         self,
         subject: str,
         name: str,
-        wanted: Mapping[str, Any],
+        changes: Mapping[str, Any],
         *,
         user: User,
         start: Position = FIRST,
@@ -185,7 +185,7 @@ class Groups:
         if not _is_utf8(subject):
             raise PreconditionFailed(f"a group can't read '{subject}': the name is not UTF-8")
         streams = topics.streams_of(self._vhost, subject)
-        settings = Settings.default().changed(wanted)
+        settings = Settings.default().changed(changes)
         if query:
             settings = msgspec.structs.replace(settings, mode=QUERY)
         note = GroupNote(self._next, subject, name, settings, ownership.owner_name(user))
@@ -204,8 +204,8 @@ class Groups:
             raise
         return group
 
-    def change(self, group: Group, wanted: Mapping[str, Any]) -> None:
-        settings = group.changed_settings(wanted)
+    def change(self, group: Group, changes: Mapping[str, Any]) -> None:
+        settings = group.changed_settings(changes)
         if settings != group.settings:
             self._write(_note(group, settings=settings))
             group.apply(settings)
@@ -219,12 +219,7 @@ class Groups:
 
     def delete(self, group: Group) -> None:
         """Delete a group and its progress."""
-        notes = self._notes_for_writing()
-        transaction = self._vhost.broker.store.transaction()
-        change = notes.change(transaction)
-        change.remove([(group.subject, group.name)])
-        transaction.commit()
-        change.done()
+        self._write(removed=[(group.subject, group.name)])
         del self._groups[group.subject, group.name]
         group.close()
 
@@ -301,20 +296,18 @@ class Groups:
         except (NotFound, PreconditionFailed):
             return []
 
-    def _notes_for_writing(self) -> Notes[GroupNote]:
-        if self._notes is None:
-            self._notes = self._open_notes(None)
-        return self._notes
-
     def _open_notes(self, log: Log | None) -> Notes[GroupNote]:
         label = auxiliary_logs.label(auxiliary_logs.GROUPS, self._vhost.name)
         return Notes(self._vhost.broker.store, GroupNote, label=label, log=log)
 
-    def _write(self, note: GroupNote) -> None:
-        notes = self._notes_for_writing()
+    def _write(self, *notes: GroupNote, removed: Sequence[tuple[str, str]] = ()) -> None:
+        if self._notes is None:
+            self._notes = self._open_notes(None)
         transaction = self._vhost.broker.store.transaction()
-        change = notes.change(transaction)
-        change.put(note)
+        change = self._notes.change(transaction)
+        for note in notes:
+            change.put(note)
+        change.remove(removed)
         transaction.commit()
         change.done()
 

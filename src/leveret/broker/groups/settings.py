@@ -61,7 +61,6 @@ class Settings(msgspec.Struct, frozen=True):
 
     @property
     def delivery_limit(self) -> int | None:
-        """How often a message may be redelivered; None for no limit."""
         return None if self.max_reconsume < 0 else self.max_reconsume
 
     @property
@@ -84,13 +83,10 @@ class Settings(msgspec.Struct, frozen=True):
     def default(cls, mode: str = CONCURRENT) -> Settings:
         return cls(mode=mode, delays_ms=_delays(ROCKETMQ_DELAYS))
 
-    def changed(self, wanted: Mapping[str, Any]) -> Settings:
-        """Return the settings with these values, after checking them.
-
-        A new table of delays begins with its first level, unless `first_level` is given.
-        """
+    def changed(self, changes: Mapping[str, Any]) -> Settings:
+        """Return the settings with these values, checked; a new delay table begins with its first level."""
         values: dict[str, Any] = {}
-        for name, value in wanted.items():
+        for name, value in changes.items():
             check = _CHECKS.get(name)
             if check is None:
                 known = ", ".join(sorted(_CHECKS))

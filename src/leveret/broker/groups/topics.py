@@ -1,9 +1,8 @@
 """Topics: an exchange that spreads messages over streams by their keys, seen as one thing.
 
 A topic is only this: an `x-consistent-hash` exchange with streams bound to it, so any AMQP client can create
-one and publish to it. The partitions of a topic are in the natural order of their names (`orders-2` before
-`orders-10`), whatever the order of their bindings. Creating and deleting whole topics is left to
-`operations.topics`.
+one. The partitions of a topic are in the natural order of their names (`orders-2` before `orders-10`),
+whatever the order of their bindings. Creating and deleting whole topics is left to `operations.topics`.
 """
 
 from __future__ import annotations

@@ -41,7 +41,6 @@ class Runs:
         return self._epochs.get(run)
 
     def remember(self, run: str, epoch: int) -> None:
-        """Remember the epoch of a run, if the run has a name."""
         if run:
             self._epochs[run] = epoch
             if len(self._epochs) > _KNOWN_MAX:

@@ -94,7 +94,6 @@ class Query:
 
     @property
     def messages(self) -> int:
-        """Number of messages in the query's leases."""
         return sum(lease.messages for lease in self.leases.values())
 
     @property

@@ -1,8 +1,7 @@
 """Repair after a restart: leased messages and the notes of queries and batches are made to agree.
 
 A crash, or damage to a file, can leave a note whose messages are not leased, or leased messages without a
-note. Both are repaired before any client is served. The notes themselves belong to `leases` and
-`staged_batches`.
+note. Both are repaired before clients are served. `leases` and `staged_batches` own the notes.
 """
 
 from __future__ import annotations
@@ -24,8 +23,7 @@ def hold_again(queue: Destination, ranges: Sequence[Range], *, who: bytes) -> No
 def show_strays(queue: Destination, accounted: Iterable[Range]) -> None:
     """Make leased messages ready that are in no note, after a restart.
 
-    A lease without a note was never sent to its query; staged rows without a note belong to a committed
-    batch.
+    Such a lease was never sent to its query, and such rows belong to a committed batch.
     """
     strays = OffsetSet(queue.cursor.in_flight.leased())
     strays.remove_many(list(accounted))

@@ -84,7 +84,8 @@ class Leases:
         for lease in sorted(leases, key=lambda lease: lease.number):
             query = self.queries.get(lease.query)
             if query is None or lease.number > query.last:
-                self._forget(lease)
+                # The query is unknown after damage, and the lease's number will be used again.
+                self._write(removed=[lease])
             else:
                 (query.expired if lease.expired else query.leases)[lease.number] = lease
         for query in self.queries.values():
@@ -127,7 +128,7 @@ class Leases:
             floor_lease = self._floor.lease
             query = Query(name, self._floor.epoch, settled=floor_lease, last=floor_lease, began=floor_lease)
         owner = query.owner or ownership.owner_name(user)
-        self._write(replace(query, epoch=query.epoch + 1, timeout_us=timeout_us, owner=owner))
+        self._write(replace(query, epoch=query.epoch + 1, timeout_us=timeout_us, owner=owner).note())
         query.epoch += 1
         query.timeout_us, query.owner = timeout_us, owner
         query.runs.remember(run, query.epoch)
@@ -160,7 +161,7 @@ class Leases:
         counts = returns.within(ranges)
         lease = LeaseNote(query.name, query.last + 1, ranges, returns.redelivered_below, counts)
         try:
-            self._write(replace(query, last=lease.number, void=void), lease, gone=passed)
+            self._write(replace(query, last=lease.number, void=void).note(), lease, removed=passed)
         except StorageError:
             self._put_back(ranges)
             raise
@@ -173,8 +174,7 @@ class Leases:
     def settle(self, query: Query, through: int) -> None:
         """Ack the messages of all leases up to `through`, which the query has committed.
 
-        Messages of expired leases are acked, too: at once if they wait in the queue, else when their present
-        consumer returns them.
+        Messages of expired leases are acked, too, as soon as no other consumer holds them.
         """
         if through > query.last:
             raise QueryRefused(
@@ -193,10 +193,10 @@ class Leases:
         if through <= query.settled and not (live or expired):
             return
         settled = max(query.settled, through)
-        settlement = LeaseSettlement(self.queue, query.label)
-        change = self._notes.change(settlement.transaction)
+        settlement = LeaseSettlement(self.queue, self._notes, query.label)
         for lease in (*live, *expired):
             settlement.add(lease, lease.ranges, Outcome.ACKED)
+        change = settlement.change
         change.remove(lease.key for lease in (*live, *expired) if not taken_ranges.get(lease.number))
         remaining = [msgspec.structs.replace(lease, ranges=taken_ranges[lease.number]) for lease in expired]
         remaining = [lease for lease in remaining if lease.ranges]
@@ -204,7 +204,6 @@ class Leases:
             change.put(lease)
         change.put(replace(query, settled=settled).note())
         settlement.commit()
-        change.done()
         query.settled = settled
         query.void = frozenset(number for number in query.void if number > settled)
         for lease in live:
@@ -218,8 +217,7 @@ class Leases:
         query = self.queries.get(name)
         if query is None:
             return
-        settlement = LeaseSettlement(self.queue, query.label)
-        change = self._notes.change(settlement.transaction)
+        settlement = LeaseSettlement(self.queue, self._notes, query.label)
         changed = []
         for lease in (*query.leases.values(), *query.expired.values()):
             remaining = OffsetSet(lease.ranges)
@@ -228,10 +226,9 @@ class Leases:
                 remaining.remove_many(rejected)
                 changed.append(msgspec.structs.replace(lease, ranges=list(remaining.ranges())))
                 settlement.add(lease, rejected, Outcome.SENT_TO_REJECTS, why=why)
-                change.put(changed[-1])
+                settlement.change.put(changed[-1])
         if changed:
             settlement.commit()
-            change.done()
             for lease in changed:
                 (query.expired if lease.expired else query.leases)[lease.number] = lease
 
@@ -274,19 +271,17 @@ class Leases:
     def check(self, name: str, epoch: int) -> Query:
         """Return the query; raise `QueryRefused` if `epoch` is not its present run."""
         query = self.queries.get(name)
-        over = f"run {epoch} of query '{name}' over {self.queue} is over"
+        over_text = f"run {epoch} of query '{name}' over {self.queue} is over"
         if query is None:
             raise QueryRefused(
                 "forgotten",
-                f"{over}: the query was ended at the broker, and its messages went back",
+                f"{over_text}: the query was ended at the broker, and its messages went back",
                 hint="Start it with a new checkpoint.",
             )
         if query.epoch != epoch:
-            raise fenced_error(over, present=query.epoch)
+            raise fenced_error(over_text, present=query.epoch)
         self._restart_timeout(query)
         return query
-
-    # inside
 
     def _check_free(self) -> None:
         queue, consumers = self.queue, self._deliverer.consumers
@@ -309,7 +304,7 @@ class Leases:
             if deliverer.prioritised:
                 count = min(count, message_sizes.COUNT_MAX)
             if max_bytes is not None:
-                count = message_sizes.count_within(
+                count = message_sizes.fitting(
                     queue.log, queue.cursor.waiting.ready_ranges(), count, max_bytes
                 )
             ranges = deliverer.lease(count, who=query.label) if count else []
@@ -318,7 +313,8 @@ class Leases:
             if queue.ready + queue.delayed == waiting:
                 raise QueryRefused(
                     "busy",
-                    f"the next messages of {queue} can't be taken or dead-lettered before earlier changes are written",
+                    f"the next messages of {queue} can't be taken or dead-lettered before earlier changes "
+                    "are written",
                     hint="If this error persists, check whether the broker's disk is full.",
                 )
             living = deliverer.lease(min(queue.ready, _SWEPT), who=query.label) if queue.ready else []
@@ -339,7 +335,7 @@ class Leases:
             self.queue.cursor.note_withheld(ranges)
 
     def _take_again(self, query: Query, lease: LeaseNote) -> None:
-        """Lease the messages of an expired lease again; raise `QueryRefused` if some were taken."""
+        """Lease the messages of an expired lease again; raise `QueryRefused` if some are gone."""
         self._check_free()
         waiting = self.queue.cursor.waiting.within(lease.ranges)
         if total(waiting) < lease.messages:
@@ -378,7 +374,7 @@ class Leases:
                 "asynchronously? Start the query with a new checkpoint.",
             )
         if number <= query.last:
-            taken = ", and other consumers have taken some of them" if number in query.expired else ""
+            taken = ", and not all of them are still there" if number in query.expired else ""
             return QueryRefused(
                 "expired",
                 f"{name} has expired: its messages went back to the queue{taken}",
@@ -390,14 +386,6 @@ class Leases:
             hint="The checkpoint belongs to another broker.",
         )
 
-    def _forget(self, lease: LeaseNote) -> None:
-        """Remove the note of a lease whose query is unknown after damage: its number will be used again."""
-        transaction = self.queue.broker.store.transaction()
-        change = self._notes.change(transaction)
-        change.remove([lease.key])
-        transaction.commit()
-        change.done()
-
     def _trim(self, query: Query) -> None:
         """Remove transient messages, which a restart has lost, from the leases of a query."""
         in_flight = self.queue.cursor.in_flight
@@ -405,16 +393,14 @@ class Leases:
             remaining = in_flight.leased_within(lease.ranges)
             if remaining != lease.ranges:
                 query.leases[lease.number] = msgspec.structs.replace(lease, ranges=remaining)
-                self._write(query, query.leases[lease.number])
+                self._write(query.note(), query.leases[lease.number])
 
-    def _write(self, query: Query, *leases: LeaseNote, gone: Iterable[LeaseNote] = ()) -> None:
+    def _write(self, *notes: Note, removed: Iterable[LeaseNote] = ()) -> None:
         transaction = self.queue.broker.store.transaction()
         change = self._notes.change(transaction)
-        change.put(query.note())
-        for lease in leases:
-            change.put(lease)
-        for lease in gone:
-            change.remove([lease.key])
+        for note in notes:
+            change.put(note)
+        change.remove(lease.key for lease in removed)
         transaction.commit()
         change.done()
 
@@ -470,8 +456,9 @@ class Leases:
 class LeaseSettlement:
     """The settlement of leases, live and expired ones, in one transaction: `add`, then `commit`."""
 
-    def __init__(self, queue: Destination, who: bytes) -> None:
-        self.transaction = queue.broker.store.transaction()
+    def __init__(self, queue: Destination, notes: Notes[Note], who: bytes) -> None:
+        self._transaction = queue.broker.store.transaction()
+        self.change = notes.change(self._transaction)
         self._queue = queue
         self._who = who
         self._dropped_bytes = 0
@@ -481,11 +468,12 @@ class LeaseSettlement:
         cursor = self._queue.cursor
         if not lease.expired:
             if ranges:
-                self.transaction.settle(cursor, ranges, outcome, who=self._who, why=why)
+                self._transaction.settle(cursor, ranges, outcome, who=self._who, why=why)
         elif waiting := cursor.waiting.within(ranges):
             self._dropped_bytes += self._queue.account.bytes_of(waiting)
-            self.transaction.drop(cursor, waiting, outcome, who=self._who, why=why)
+            self._transaction.drop(cursor, waiting, outcome, who=self._who, why=why)
 
     def commit(self) -> None:
-        self.transaction.commit()
+        self._transaction.commit()
+        self.change.done()
         self._queue.account.dropped(self._dropped_bytes)

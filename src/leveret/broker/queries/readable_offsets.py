@@ -84,10 +84,7 @@ def view(queue: Destination, start: int, stop: int) -> tuple[LogView, AckSet]:
 
 
 def withheld(queue: Destination, start: int, stop: int) -> AckSet:
-    """Return the offsets in [start, stop) that must not be read, as settled ones.
-
-    Outside of [start, stop) the result means nothing.
-    """
+    """Return the offsets in [start, stop) that must not be read, as settled ones; ignore other offsets."""
     unreadable = queue.cursor.settled.around(start, stop)
     if start >= stop:
         return unreadable

@@ -1,7 +1,6 @@
 """Routing of a batch's rows: checked and routed like publishes, but all of them or none.
 
-Storing the rows is left to `staged_batches`. The rule: a row that may not be published is an error for the
-whole write.
+The rule: a row that may not be published is an error for the whole write. `staged_batches` stores the rows.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ def _messages_by_queue(
 ) -> dict[Destination, list[Message]]:
     routes: dict[tuple[bytes, bytes], list[Destination]] = {}
     messages_by_queue: dict[Destination, list[Message]] = {}
-    seen, limits = vhost.broker.seen_headers, vhost.broker.limits
+    seen_headers, limits = vhost.broker.seen_headers, vhost.broker.limits
     header_max = limits.content_header_max_bytes
     for exchange, key, header, body in rows:
         if header[:_SIZE_AT] != _CONTENT or int.from_bytes(header[_SIZE_AT:_FLAGS_AT]) != len(body):
@@ -65,7 +64,7 @@ def _messages_by_queue(
             raise PreconditionFailed(
                 f"message size {len(body)} is larger than configured max size {limits.message_max_bytes}"
             )
-        meaning = look_at(seen, header)
+        meaning = look_at(seen_headers, header)
         queues = routes.get((exchange, key))
         if queues is None or meaning == SPECIAL:
             queues, header, meaning, is_reusable = _resolve(vhost, exchange, key, header, meaning, options)
@@ -113,10 +112,10 @@ def _route_unroutable(
             return queues
     elif not options.mandatory:
         return []
-    where = f"exchange '{to_text(exchange)}' with routing key '{to_text(key)}'"
-    also = f", nor to exchange '{options.unroutable}'" if options.unroutable is not None else ""
+    route_text = f"exchange '{to_text(exchange)}' with routing key '{to_text(key)}'"
+    unroutable_text = f", nor to exchange '{options.unroutable}'" if options.unroutable is not None else ""
     raise QueryRefused(
         "unroutable",
-        f"a row can't be routed: {where} in vhost '{vhost.name}' leads to no queue{also}",
+        f"a row can't be routed: {route_text} in vhost '{vhost.name}' leads to no queue{unroutable_text}",
         hint="Bind a queue, give an exchange for such rows (unroutableExchange), or say mandatory=false.",
     )

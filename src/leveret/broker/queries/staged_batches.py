@@ -92,8 +92,7 @@ class Stages:
     def write(self, name: StageName, rows: Sequence[Row], options: RowOptions, *, before: int = 0) -> None:
         """Append rows to a stage that has `before` rows already; all of them, or raise an error.
 
-        The rows are durable when the store's present ticket is. Without rows only the number of earlier rows
-        is checked.
+        The rows are durable when the store's present ticket is. Without rows, only `before` is checked.
         """
         owner = self._check_owner(name.query, options.user)
         # A batch that was committed before needs no rows.
@@ -135,8 +134,7 @@ class Stages:
     def commit(self, query: str, batch: int, stages: Iterable[str], *, user: User) -> int | None:
         """Commit these stages and return their number of rows; None if the batch was committed before.
 
-        Rows become ready only after the commit is durable: after a crash in between, a row that a consumer
-        had already received would come again.
+        Rows become ready after the commit is durable, so that a crash can't undo rows that were read.
         """
         owner = self._check_owner(query, user)
         self._check_may_create(query, user)
@@ -150,9 +148,11 @@ class Stages:
                 raise self._incomplete(name)
         shown = [part for name in chosen for part in self._stages[name]]
         self._check_rooms(shown)
-        known = set(chosen)
+        chosen_names = set(chosen)
         others = [
-            name for name in self._stages if name.query == query and name.batch <= batch and name not in known
+            name
+            for name in self._stages
+            if name.query == query and name.batch <= batch and name not in chosen_names
         ]
         transaction = self._store.transaction()
         change = self._notes.change(transaction)
@@ -180,10 +180,7 @@ class Stages:
         return rows
 
     def _check_rooms(self, shown: Sequence[StageNote]) -> None:
-        """Raise `QueryRefused` if a queue that refuses publishes has no room for the rows.
-
-        Rows that were committed but are not ready yet count, too.
-        """
+        """Raise `QueryRefused` if a queue has no room for these rows and those committed but not ready."""
         refusing = [queue for queue in self._places(shown) if queue.settings.refuses_publishes]
         awaited = self._places([*chain.from_iterable(self._showing.values()), *shown]) if refusing else {}
         for queue in refusing:
@@ -325,18 +322,18 @@ class Stages:
             del self._stages[name]
             self._vhost.broker.timers.cancel((self, name))
 
-    def _forgotten(self, new: CommitNote) -> list[str]:
-        """Return the query to forget because there are too many, or nothing.
+    def _forgotten(self, note: CommitNote) -> list[str]:
+        """Return the query to forget because there are too many, in a list, or an empty list.
 
         It is the one without a commit for longest among the queries of the user who has most. Queries with a
         single batch go first, because they do not run again.
         """
-        if new.query in self._committed or len(self._committed) < QUERIES_MAX:
+        if note.query in self._committed or len(self._committed) < QUERIES_MAX:
             return []
         counts = Counter(note.owner for note in self._committed.values())
-        owner_with_most = max(counts, key=lambda owner: (counts[owner], owner == new.owner))
-        notes = (note for note in self._committed.values() if note.owner == owner_with_most)
-        return [min(notes, key=lambda note: (note.batch > 0, note.number)).query]
+        owner_with_most = max(counts, key=lambda owner: (counts[owner], owner == note.owner))
+        notes = (committed for committed in self._committed.values() if committed.owner == owner_with_most)
+        return [min(notes, key=lambda committed: (committed.batch > 0, committed.number)).query]
 
 
 def _check_room(queue: Destination, count: int, size_bytes: int) -> None:

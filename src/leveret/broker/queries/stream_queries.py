@@ -116,7 +116,10 @@ class StreamQueries:
             epoch = subject.vhost.groups.begin_run(group)
             known.remember(run, epoch)
             self._runs[group] = _Run(known)
-        return epoch, [(extent_of(stream), _committed(group, stream)) for stream in subject.streams]
+        return epoch, [
+            (extent_of(stream), group.partitions[stream.name].cursor.settled.low)
+            for stream in subject.streams
+        ]
 
     def advance(
         self,
@@ -131,7 +134,8 @@ class StreamQueries:
         group = _present(subject, run)
         _check_offsets(subject, offsets)
         if group is not None:
-            _settle(group, offsets)
+            for name, offset in offsets.items():
+                group.partitions[name].settle_below(offset, who=_label(group))
         starts = {stream.name: _first_offset(stream, group) for stream in subject.streams} | dict(offsets)
         partitions = []
         for stream in subject.streams:
@@ -176,7 +180,7 @@ def cover(subject: Subject, run: RunName, spans: Mapping[str, Range]) -> list[Pa
     for number, stream in enumerate(subject.streams):
         if stream.name in spans:
             start, stop = spans[stream.name]
-            ranges = _visible(stream, start, min(stop, stream.decided()))
+            ranges = stream.visible(start, min(stop, stream.decided()))
             parts.append(Part(number, extent_of(stream), ranges))
     return parts
 
@@ -275,11 +279,11 @@ def _present(subject: Subject, run: RunName) -> Group | None:
         return None
     vhost = subject.vhost
     group = find(vhost, subject.name, run.query)
-    over = f"run {run.epoch} of query '{run.query}' over '{subject.name}' in vhost '{vhost.name}'"
+    over_text = f"run {run.epoch} of query '{run.query}' over '{subject.name}' in vhost '{vhost.name}'"
     if group is None:
         raise QueryRefused(
             "forgotten",
-            f"{over} is over: its group was deleted",
+            f"{over_text} is over: its group was deleted",
             hint="Started again it goes on where its checkpoint is.",
         )
     vhost.groups.check_operate(group, subject.user)
@@ -289,16 +293,15 @@ def _present(subject: Subject, run: RunName) -> Group | None:
         # The group was made by an earlier version, which stored no epochs.
         vhost.groups.begin_run(group, run.epoch)
     if not group.epoch or group.epoch != run.epoch:
-        raise fenced_error(f"{over} is over, or never began", present=group.epoch)
+        raise fenced_error(f"{over_text} is over, or never began", present=group.epoch)
     return group
 
 
 def _first_offset(stream: Stream, group: Group | None) -> int:
     """Return the offset to begin at in a partition that is not in the checkpoint.
 
-    This is the partition's first offset, even if a later checkpoint of the query has read some of it. If
-    retention has removed messages since the group was made, it is 0, so that the loss is reported and not
-    skipped.
+    This is the partition's first offset, even if a later checkpoint has read some of it. If retention has
+    removed messages since the group was made, it is 0, so that the loss is reported.
     """
     first = max(stream.log.first, gone_below(stream))
     if group is None:
@@ -307,21 +310,8 @@ def _first_offset(stream: Stream, group: Group | None) -> int:
     return 0 if settled.retired_below else min(first, settled.low)
 
 
-def _committed(group: Group, stream: Stream) -> int:
-    return group.partitions[stream.name].cursor.settled.low
-
-
-def _settle(group: Group, offsets: Mapping[str, int]) -> None:
-    for name, offset in offsets.items():
-        group.partitions[name].settle_below(offset, who=_label(group))
-
-
 def _label(group: Group) -> bytes:
     return b"query " + group.name.encode()
-
-
-def _visible(stream: Stream, start: int, stop: int) -> list[Range]:
-    return stream.visible(start, stop) if start < stop else []
 
 
 class _Unread:
@@ -331,7 +321,7 @@ class _Unread:
         self.stream = stream
         self.start = start
         self._stop = stop
-        self._ranges = _visible(stream, start, stop)
+        self._ranges = stream.visible(start, stop)
         self.messages = total(self._ranges)
 
     def after(self, count: int) -> int:

@@ -14,25 +14,8 @@ from typing import Final, TypeVar
 
 from leveret.broker.canonical import Value
 from leveret.broker.errors import PreconditionFailed
-from leveret.broker.queues.argument_checks import (
-    Check,
-    Table,
-    age,
-    boolean,
-    dead_letter_routing_key,
-    duration_us,
-    expiry,
-    integer,
-    lifetime,
-    multiplier,
-    not_negative,
-    number,
-    one_of,
-    positive,
-    priorities,
-    queue_version,
-    wrong_expiry,
-)
+from leveret.broker.queues import argument_checks as checks
+from leveret.broker.queues.argument_checks import Check, Table
 from leveret.broker.queues.erlang_terms import are_identical, as_term, as_text, quoted, type_name
 from leveret.broker.queues.queue_settings import DEFAULT_DEDUP_WINDOW, DEFAULT_RETRY_MULTIPLIER, QueueSettings
 
@@ -48,47 +31,54 @@ _LEADING_INTEGER: Final = re.compile(r"[+-]?[0-9]+")
 # --- known arguments, in the order in which RabbitMQ checks them -------------------------------------------
 
 _QUEUE_TYPE: Final[Mapping[str, Check]] = {
-    "x-queue-type": one_of(QUEUE_TYPES, lambda word: quoted(f"unsupported queue type '{word}'")),
+    "x-queue-type": checks.one_of(QUEUE_TYPES, lambda word: quoted(f"unsupported queue type '{word}'")),
 }
 _CHECKS: Final[Mapping[str, Check]] = {
-    "x-expires": lifetime,
-    "x-message-ttl": expiry,
-    "x-dead-letter-routing-key": dead_letter_routing_key,
-    "x-dead-letter-strategy": one_of(("at-most-once", "at-least-once"), lambda _: "invalid_dlx_strategy"),
-    "x-max-length": not_negative,
-    "x-max-length-bytes": not_negative,
-    "x-max-age": age,
-    "x-stream-max-segment-size-bytes": not_negative,
-    "x-initial-cluster-size": positive,
-    "x-max-in-memory-length": not_negative,
-    "x-max-in-memory-bytes": not_negative,
-    "x-max-priority": priorities,
-    "x-overflow": one_of(OVERFLOWS, lambda _: "invalid_overflow"),
-    "x-queue-mode": one_of(("default", "lazy"), lambda word: quoted(f"unsupported queue mode '{word}'")),
-    "x-queue-version": queue_version,
-    "x-single-active-consumer": boolean,
-    "x-quorum-initial-group-size": positive,
-    "x-queue-leader-locator": one_of(
+    "x-expires": checks.lifetime,
+    "x-message-ttl": checks.expiry,
+    "x-dead-letter-routing-key": checks.dead_letter_routing_key,
+    "x-dead-letter-strategy": checks.one_of(
+        ("at-most-once", "at-least-once"), lambda _: "invalid_dlx_strategy"
+    ),
+    "x-max-length": checks.not_negative,
+    "x-max-length-bytes": checks.not_negative,
+    "x-max-age": checks.age,
+    "x-stream-max-segment-size-bytes": checks.not_negative,
+    "x-initial-cluster-size": checks.positive,
+    "x-max-in-memory-length": checks.not_negative,
+    "x-max-in-memory-bytes": checks.not_negative,
+    "x-max-priority": checks.priorities,
+    "x-overflow": checks.one_of(OVERFLOWS, lambda _: "invalid_overflow"),
+    "x-queue-mode": checks.one_of(
+        ("default", "lazy"), lambda word: quoted(f"unsupported queue mode '{word}'")
+    ),
+    "x-queue-version": checks.queue_version,
+    "x-single-active-consumer": checks.boolean,
+    "x-quorum-initial-group-size": checks.positive,
+    "x-queue-leader-locator": checks.one_of(
         ("client-local", "balanced", "random", "least-leaders"), lambda _: "invalid_queue_locator_arg"
     ),
 }
 _OUR_CHECKS: Final[Mapping[str, Check]] = {
-    "x-delivery-limit": not_negative,
-    "x-consumer-timeout": positive,
-    "x-consumer-timeout-action": one_of(TIMEOUT_ACTIONS, lambda _: "invalid_consumer_timeout_action"),
-    "x-retry-delay-ms": expiry,
-    "x-retry-multiplier": multiplier,
-    "x-retry-delay-max-ms": expiry,
-    "x-dedup": boolean,
-    "x-dedup-window": positive,
-    "x-audit-window": lifetime,
-    "x-audit-bodies": boolean,
+    "x-delivery-limit": checks.not_negative,
+    "x-consumer-timeout": checks.positive,
+    "x-consumer-timeout-action": checks.one_of(TIMEOUT_ACTIONS, lambda _: "invalid_consumer_timeout_action"),
+    "x-retry-delay-ms": checks.expiry,
+    "x-retry-multiplier": checks.multiplier,
+    "x-retry-delay-max-ms": checks.expiry,
+    "x-dedup": checks.boolean,
+    "x-dedup-window": checks.positive,
+    "x-audit-window": checks.lifetime,
+    "x-audit-bodies": checks.boolean,
 }
-_CONSUMER_CHECKS: Final[Mapping[str, Check]] = {"x-priority": integer, "x-cancel-on-ha-failover": boolean}
+_CONSUMER_CHECKS: Final[Mapping[str, Check]] = {
+    "x-priority": checks.integer,
+    "x-cancel-on-ha-failover": checks.boolean,
+}
 _CONSUMER_OUR_CHECKS: Final[Mapping[str, Check]] = {
-    "x-consumer-timeout": positive,
-    "x-peek": boolean,
-    "x-begun-marks": boolean,
+    "x-consumer-timeout": checks.positive,
+    "x-peek": checks.boolean,
+    "x-begun-marks": checks.boolean,
 }
 
 COMPARED: Final[Mapping[str, tuple[str, ...]]] = {
@@ -157,8 +147,8 @@ def _foreign(argument: str, queue_type: str, *, queue: str, vhost: str) -> Preco
     )
 
 
-def _check(checks: Mapping[str, Check], table: Table, *, queue: str, vhost: str) -> None:
-    for argument, check in checks.items():
+def _check(checks_by_argument: Mapping[str, Check], table: Table, *, queue: str, vhost: str) -> None:
+    for argument, check in checks_by_argument.items():
         if argument in table and (wrong := check(table[argument], table)) is not None:
             raise PreconditionFailed(
                 f"invalid arg '{argument}' for queue '{queue}' in vhost '{vhost}': {wrong}"
@@ -212,9 +202,9 @@ def declared_settings(table: Table, *, queue: str, vhost: str) -> QueueSettings:
         consumer_timeout_ms=_get(table, "x-consumer-timeout", int),
         consumer_timeout_action=_get(table, "x-consumer-timeout-action", str) or "cancel",
         retry_delay_ms=_get(table, "x-retry-delay-ms", int),
-        retry_multiplier=DEFAULT_RETRY_MULTIPLIER if factor is None else float(number(factor)),
+        retry_multiplier=DEFAULT_RETRY_MULTIPLIER if factor is None else float(checks.number(factor)),
         retry_delay_max_ms=_get(table, "x-retry-delay-max-ms", int),
-        max_age_us=None if table.get("x-max-age") is None else duration_us(table["x-max-age"]),
+        max_age_us=None if table.get("x-max-age") is None else checks.duration_us(table["x-max-age"]),
         segment_bytes=_get(table, "x-stream-max-segment-size-bytes", int),
         dedup=_get(table, "x-dedup", bool) or False,
         dedup_window=_get(table, "x-dedup-window", int) or DEFAULT_DEDUP_WINDOW,
@@ -229,8 +219,8 @@ def check_queue_arguments(table: Table, *, queue: str, vhost: str) -> None:
     _check(_QUEUE_TYPE, table, queue=queue, vhost=vhost)
     queue_type = _queue_type(table)
     known = COMPARED[queue_type]
-    checks = {argument: check for argument, check in _CHECKS.items() if argument in known}
-    _check(checks, table, queue=queue, vhost=vhost)
+    known_checks = {argument: check for argument, check in _CHECKS.items() if argument in known}
+    _check(known_checks, table, queue=queue, vhost=vhost)
     for argument in table:
         ours = _ANY_TYPE if queue_type == "stream" else _OUR_CHECKS
         if argument in _KNOWN and argument not in known and argument not in ours:
@@ -327,8 +317,8 @@ def _atom(value: Value) -> str:
 def check_consumer(arguments: Table, *, queue: str, vhost: str, queue_type: str = "classic") -> None:
     """Raise `PreconditionFailed` for arguments that `basic.consume` can't have on a queue of this type."""
     known = CONSUMER_ARGUMENTS[queue_type]
-    checks = {argument: check for argument, check in _CONSUMER_CHECKS.items() if argument in known}
-    _check(checks, arguments, queue=queue, vhost=vhost)
+    known_checks = {argument: check for argument, check in _CONSUMER_CHECKS.items() if argument in known}
+    _check(known_checks, arguments, queue=queue, vhost=vhost)
     for argument in arguments:
         if argument in _CONSUMER_KNOWN and argument not in known:
             raise _foreign(argument, queue_type, queue=queue, vhost=vhost)
@@ -365,7 +355,7 @@ def parse_expiration(value: bytes) -> int:
     if rest := text[digits.end() :]:
         raise PreconditionFailed(f"invalid expiration '{text}': {{leftover_string,{quoted(rest)}}}")
     time_ms = int(digits.group())
-    if wrong := wrong_expiry(time_ms):
+    if wrong := checks.wrong_expiry(time_ms):
         raise PreconditionFailed(f"invalid expiration '{text}': {wrong}")
     return time_ms
 

@@ -123,6 +123,7 @@ class Trail:
             if entry.kind is Kind.SYNCED and not entry.who and not noted_stop:
                 noted_stop = max(stop for _, stop in entry.ranges)
                 since_us = entry.not_before_us or entry.time_us
+            # A settled message was on disk, or its settlement would not be.
             elif entry.kind is Kind.SETTLED and not _was_never_safe(entry):
                 settled.add_many(entry.ranges)
         return noted_stop, settled
@@ -144,10 +145,7 @@ class Trail:
 
 
 def _was_never_safe(entry: Entry) -> bool:
-    """Return whether a settlement is of messages that were not on disk.
-
-    A publish that could not be written is dropped without a reason.
-    """
+    """Return whether settled messages were never on disk; a failed publish is dropped without a reason."""
     return entry.outcome in _NEVER_SAFE or (entry.outcome == Outcome.DROPPED and not entry.why)
 
 
@@ -170,11 +168,8 @@ def _stretches(records: Iterator[Record]) -> Iterator[list[Record]]:
     run: list[Record] = []
     for record in records:
         last = run[-1] if run else record
-        if run and (record.offset, record.time_us, record.exchange) != (
-            last.offset + 1,
-            last.time_us,
-            last.exchange,
-        ):
+        following = (last.offset + 1, last.time_us, last.exchange)
+        if run and (record.offset, record.time_us, record.exchange) != following:
             yield run
             run = []
         run.append(record)

@@ -1,8 +1,7 @@
 """A consumer, the source it consumes from, and the channel that receives its deliveries.
 
-Owns the credit of one consumer (prefetch) and the contract between a channel and a `Source`. The order in
-which several consumers are served is left to `consumer_turns`, the choice of messages to the source, delivery
-tags to the channel.
+Owns the credit of one consumer (prefetch) and the contract between a channel and a `Source`. `consumer_turns`
+orders several consumers, the source chooses messages, and the channel numbers deliveries.
 """
 
 from __future__ import annotations
@@ -42,10 +41,7 @@ class Wish(NamedTuple):
 
 @dataclass(slots=True)
 class SentTags:
-    """The tags [start, stop), sent at or after `since_us`.
-
-    Some of these tags may be settled, or belong to another consumer.
-    """
+    """The tags [start, stop), sent at or after `since_us`; some may be settled or another consumer's."""
 
     since_us: int
     start: int
@@ -157,8 +153,7 @@ class Consumer:
     ) -> None:
         """`account` is the consumer whose credit counts, where one consumer reads from several places.
 
-        With `marks_begun` the client reports when it begins with a delivery. A delivery that is lost before
-        then does not count as an attempt.
+        With `marks_begun` the client reports when it begins with a delivery; only then is it an attempt.
         """
         self.account = self if account is None else account
         self.marks_begun = marks_begun
@@ -212,10 +207,7 @@ class Consumer:
 
 
 class Source:
-    """What consumers consume from: a deliverer, a reader of a stream, a group.
-
-    Methods that a subclass does not override have no effect.
-    """
+    """What consumers consume from: a deliverer, a reader or a group. Its defaults have no effect."""
 
     prioritised = False
     """Whether messages may be delivered in another order than that of their offsets."""

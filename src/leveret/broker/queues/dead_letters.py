@@ -16,6 +16,7 @@ from leveret.broker.core import Core
 from leveret.broker.counters import Counters
 from leveret.broker.queues import death_headers
 from leveret.broker.queues.death_headers import Reason
+from leveret.broker.queues.delivery_rules import DeliveryRules
 from leveret.broker.record_flags import EXPIRES
 from leveret.broker.vhosts.destination import Destination
 from leveret.storage.errors import BadRequest, WriteFailed
@@ -34,23 +35,10 @@ _WITHOUT_COPY = {
 }
 
 
-class DeadLetterRules(Protocol):
-    """The rules of a feed for the dead letters of its messages."""
-
-    def leaves_dead_letters(self) -> bool:
-        """Return whether messages that die may leave a dead letter."""
-
-    def dead_letters_of(
-        self, record: Record, reason: Reason, *, why: bytes, attempted: bool
-    ) -> Sequence[tuple[Destination, Message]]:
-        """Return the dead letters of a message with their destinations.
-
-        `attempted` says whether the message was delivered just now, which counts as an attempt.
-        """
-
-
 class DeadLetterFeed(Feed, Protocol):
-    """A feed whose messages may die."""
+    """A feed whose messages may be dead-lettered: a deliverer."""
+
+    rules: DeliveryRules
 
     @property
     def broker(self) -> Core: ...
@@ -60,9 +48,6 @@ class DeadLetterFeed(Feed, Protocol):
 
     @property
     def counters(self) -> Counters: ...
-
-    @property
-    def rules(self) -> DeadLetterRules: ...
 
 
 def dead_letter(
@@ -78,15 +63,18 @@ def dead_letter(
 ) -> bool:
     """Settle messages that died, and append their dead letters; return False if that could not be written.
 
-    After a failed write ready messages stay ready, messages in flight become ready again, and the feed runs
-    once writing works.
+    After a failed write the messages become ready or stay so, and the feed runs once writing works.
     """
     pieces = list(_pieces(feed, ranges))
     for position, piece in enumerate(pieces):
         part = work or Work(feed.broker)
-        _dead_letter_range(
-            part, feed, piece, reason, in_flight=in_flight, who=who, why=why, attempted=attempted
-        )
+        copied = _append_copies(part, feed, piece, reason, why=why, attempted=attempted)
+        outcome = Outcome.DEAD_LETTERED if copied else _WITHOUT_COPY[reason]
+        if in_flight:
+            part.settle(feed, [piece], outcome, who=who, why=reason.value.encode())
+        else:
+            part.drop(feed, [piece], outcome, why=reason.value.encode())
+        _count(feed, reason, piece[1] - piece[0], copied)
         if work is not None:
             continue
         try:
@@ -110,30 +98,19 @@ def _pieces(feed: DeadLetterFeed, ranges: Sequence[Range]) -> Iterator[Range]:
             yield first, min(stop, first + at_once)
 
 
-def _dead_letter_range(
-    work: Work,
-    feed: DeadLetterFeed,
-    range_: Range,
-    reason: Reason,
-    *,
-    in_flight: bool,
-    who: bytes,
-    why: bytes,
-    attempted: bool,
-) -> None:
+def _append_copies(
+    work: Work, feed: DeadLetterFeed, range_: Range, reason: Reason, *, why: bytes, attempted: bool
+) -> int:
+    """Append the dead letters of messages; return how many of the messages have any."""
+    rules = feed.rules
     copied = 0
-    if feed.rules.leaves_dead_letters():
+    if rules.leaves_dead_letters():
         for record in feed.log.read([range_]):
-            copies = feed.rules.dead_letters_of(record, reason, why=why, attempted=attempted)
+            copies = rules.dead_letters_of(record, reason, why=why, attempted=attempted)
             for target, copy in copies:
                 work.append(target, [copy])
             copied += bool(copies)
-    outcome = Outcome.DEAD_LETTERED if copied else _WITHOUT_COPY[reason]
-    if in_flight:
-        work.settle(feed, [range_], outcome, who=who, why=reason.value.encode())
-    else:
-        work.drop(feed, [range_], outcome, why=reason.value.encode())
-    _count(feed, reason, range_[1] - range_[0], copied)
+    return copied
 
 
 def _count(feed: DeadLetterFeed, reason: Reason, count: int, copied: int) -> None:
@@ -158,10 +135,7 @@ def dead_letter_refused(queue: Destination, messages: Sequence[Message], reason:
 
 
 def route(queue: Destination, record: Record, reason: Reason) -> list[tuple[Destination, Message]]:
-    """Return the dead letters of a message with their destinations.
-
-    There are none if the exchange does not exist. Destinations that would close a cycle are left out.
-    """
+    """Return the dead letters of a message with their destinations, except where they close a cycle."""
     exchange = queue.settings.dead_letter_exchange
     assert exchange is not None
     if exchange not in queue.vhost.exchanges:

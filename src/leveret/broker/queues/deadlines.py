@@ -148,8 +148,8 @@ def _is_to_be_cancelled(consumer: Consumer) -> bool:
 
 def _cancel(consumer: Consumer) -> None:
     channel, source = consumer.channel, consumer.source
-    told = not consumer.is_getter and channel.consumer_lost(consumer)
-    if not told:
+    is_cancelled = not consumer.is_getter and channel.consumer_lost(consumer)
+    if not is_cancelled:
         source.remove_consumer(consumer)
         channel.outlet.fail(
             PreconditionFailed(

@@ -63,9 +63,9 @@ def dead_letter_header(
     if expiration is not None:
         death["original-expiration"] = expiration.decode("utf-8", "surrogateescape")
     last: dict[str, Value] = {"reason": reason.value, "queue": queue, "exchange": exchange}
-    changes = {f"x-last-death-{what}": value for what, value in last.items()}
+    changes = {f"x-last-death-{field}": value for field, value in last.items()}
     if DEATHS not in headers:
-        changes |= {f"x-first-death-{what}": value for what, value in last.items()}
+        changes |= {f"x-first-death-{field}": value for field, value in last.items()}
     changes[DEATHS] = _counted(death, _recorded(headers))
     return with_headers(header, changes, () if keep_cc else (CARBON_COPY,), drop_expiration=True)
 

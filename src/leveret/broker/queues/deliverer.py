@@ -1,11 +1,10 @@
 """A deliverer: one cursor, its consumers, and the delivery and settlement of the cursor's messages.
 
 Owns every change of a message's state, for the consumers of a queue and of a group's partition. Ready
-messages go to consumers with credit. Settled messages leave. Requeued messages return to their offset, at
-once or after a delay, and are dead-lettered above the delivery limit. What differs between queues and
-partitions is left to `DeliveryRules`; delivery tags belong to the channel. The rule: a message is in exactly
-one state of the cursor (ready, delayed, in flight, settled), and each change of state is one call of the
-store.
+messages go to consumers with credit. Requeued messages return to their offset, at once or after a delay, and
+are dead-lettered above the delivery limit. What differs between queues and partitions is left to
+`DeliveryRules`; delivery tags belong to the channel. The rule: a message is in exactly one state of the
+cursor (ready, delayed, in flight, settled), and each change of state is one call of the store.
 """
 
 from __future__ import annotations
@@ -33,10 +32,7 @@ TURN_BYTES: Final = 1 << 20
 """Bytes that one turn may hand to consumers; further messages wait until these are written."""
 TURN_MESSAGES_MAX: Final = 4096
 PRIORITISED_MESSAGES_MAX: Final = 256
-"""Largest batch from a queue with priorities.
-
-Its next messages lie scattered in the log, so their size is unknown before they are read.
-"""
+"""Largest batch from a queue with priorities, whose next messages have unknown sizes."""
 LOOKED_AT_BYTES: Final = 64 << 20
 """Bytes of messages read at most for one lease, where a rule must look at each message."""
 
@@ -56,7 +52,6 @@ class Deliverer(Source):
         counters: Counters,
         prioritised: bool = False,
     ) -> None:
-        """`counters` belong to the queue or the stream."""
         super().__init__(broker, vhost, name)
         self.counters = counters
         self.cursor = cursor
@@ -152,15 +147,12 @@ class Deliverer(Source):
     def lease(self, count: int, *, who: bytes) -> list[Range]:
         """Take the next ready messages for a query; return the ranges of those that can be leased.
 
-        Bodies are read only where a rule must look at them. Then fewer messages are taken, because all other
-        clients wait meanwhile.
+        Where a rule must read the bodies, fewer messages are taken, because other clients wait.
         """
         worn_out = self.rules.settings.delivery_limit is not None and bool(self.cursor.returns)
         if not (worn_out or self.rules.must_inspect(count)):
             return joined(self.cursor.lease(count, who=who))
-        count = message_sizes.count_within(
-            self.log, self.cursor.waiting.ready_ranges(), count, LOOKED_AT_BYTES
-        )
+        count = message_sizes.fitting(self.log, self.cursor.waiting.ready_ranges(), count, LOOKED_AT_BYTES)
         ranges = self.cursor.lease(count, who=who)
         return ranges_of(sorted(record.offset for record in self._deliverable(ranges)))
 
@@ -169,39 +161,24 @@ class Deliverer(Source):
         records = self.log.read(ranges)
         taken = total(ranges)
         if len(records) < taken:
-            self._write_off(ranges, records)
+            # The store has reported the damage of records that the log can't read.
+            self.cursor.settle(_without(ranges, records), Outcome.DAMAGED)
         deliverable = self.rules.deliverable(records)
         limit = self.rules.settings.delivery_limit
         if limit is not None:
             deliverable = self._dead_letter_worn_out(deliverable, limit)
         if len(deliverable) < taken and self.cursor.audited:
-            undeliverable = OffsetSet(ranges)
-            undeliverable.remove_many(ranges_of(sorted(record.offset for record in deliverable)))
-            self.cursor.note_withheld(list(undeliverable.ranges()))
+            self.cursor.note_withheld(_without(ranges, deliverable))
         return deliverable
 
     def _dead_letter_worn_out(self, records: list[Record], limit: int) -> list[Record]:
-        """Dead-letter records over the delivery limit; return the others.
-
-        Recovery after a crash requeues what was in flight without checking the limit.
-        """
+        """Dead-letter records over the delivery limit, which recovery does not check; return the others."""
         worn_out = {offset for offset, count in self._returns(records).items() if count > limit}
         if not worn_out:
             return records
         over_limit = ranges_of(sorted(worn_out))
         dead_letters.dead_letter(self, over_limit, Reason.DELIVERY_LIMIT, in_flight=True, attempted=False)
         return [record for record in records if record.offset not in worn_out]
-
-    def _write_off(self, ranges: Sequence[Range], records: Sequence[Record]) -> None:
-        """Settle messages that the log can no longer read as damaged; the store has reported the damage."""
-        readable_offsets = {record.offset for record in records}
-        gone = [
-            offset
-            for start, stop in ranges
-            for offset in range(start, stop)
-            if offset not in readable_offsets
-        ]
-        self.cursor.settle(ranges_of(gone), Outcome.DAMAGED)
 
     def _hand_out(self, chosen: list[tuple[Consumer, int]], records: list[Record]) -> int:
         """Deliver the records to the chosen consumers; return the size of their bodies and headers."""
@@ -385,3 +362,10 @@ class Deliverer(Source):
 
     def count_late_settlements(self, count: int) -> None:
         self.rules.count_late_settlements(count)
+
+
+def _without(ranges: Sequence[Range], records: Sequence[Record]) -> list[Range]:
+    """Return the ranges without the offsets of the records."""
+    offsets = OffsetSet(ranges)
+    offsets.remove_many(ranges_of(sorted(record.offset for record in records)))
+    return list(offsets.ranges())

@@ -118,8 +118,5 @@ class DeliveryRules:
     def dead_letters_of(
         self, record: Record, reason: Reason, *, why: bytes, attempted: bool
     ) -> Sequence[tuple[Destination, Message]]:
-        """Return the dead letters of a message with their destinations.
-
-        `attempted` says whether the message was delivered just now, which counts as an attempt.
-        """
+        """Return the dead letters of a message with their destinations; `attempted` if just delivered."""
         return ()

@@ -101,10 +101,7 @@ def as_text(value: str | bytes | bytearray) -> str:
 
 
 def comparable(value: Value) -> Hashable:
-    """Return a key that is equal for values that Erlang's `==` calls equal.
-
-    Inside tables and arrays the types must be equal, too.
-    """
+    """Return a key that is equal for values equal by Erlang's `==`; nested values need equal types, too."""
     if isinstance(value, bool):
         return ("bool", value)
     if isinstance(value, str | bytes | bytearray):

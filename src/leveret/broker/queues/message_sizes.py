@@ -13,12 +13,12 @@ COUNT_MAX: Final = 65_536
 """Messages counted at most: each one costs time."""
 
 
-def count_within(log: Log, ranges: Iterable[Range], count: int, max_bytes: int) -> int:
+def fitting(log: Log, ranges: Iterable[Range], count: int, max_bytes: int) -> int:
     """Return how many of the first `count` messages fit into `max_bytes` by their bodies; at least one."""
-    fitting = size = 0
+    fitting_count = size = 0
     for summary in log.briefs(first_of(ranges, min(count, COUNT_MAX))):
         size += summary.body_bytes
-        if fitting and size > max_bytes:
+        if fitting_count and size > max_bytes:
             break
-        fitting += 1
-    return max(fitting, min(count, 1))
+        fitting_count += 1
+    return max(fitting_count, min(count, 1))

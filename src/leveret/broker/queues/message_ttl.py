@@ -92,17 +92,17 @@ class Expiry:
 
     def unexpired(self, records: list[Record], *, before_us: int) -> list[Record]:
         """Dead-letter expired records among those just taken; return the others."""
-        dead: list[int] = []
-        alive = []
+        expired: list[int] = []
+        unexpired = []
         for record in records:
             due_us = self.due_us(record)
             if due_us is not None and due_us < before_us:
-                dead.append(record.offset)
+                expired.append(record.offset)
             else:
-                alive.append(record)
-        if dead:
-            self._dead_letter(dead, in_flight=True)
-        return alive
+                unexpired.append(record)
+        if expired:
+            self._dead_letter(expired, in_flight=True)
+        return unexpired
 
     def _dead_letter(self, expired: Sequence[int], *, in_flight: bool) -> bool:
         """Dead-letter expired messages in the order of delivery; return False if writing fails."""
@@ -111,5 +111,5 @@ class Expiry:
         return dead_letters.dead_letter(self._deliverer, ranges, Reason.EXPIRED, in_flight=in_flight)
 
     def _first(self, count: int) -> Sequence[Range]:
-        """The first ready offsets, in the order of delivery."""
+        """Return the first ready offsets, in the order of delivery."""
         return first_of(self._queue.cursor.waiting.ready_ranges(), count)

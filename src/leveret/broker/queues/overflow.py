@@ -123,7 +123,9 @@ class LengthLimit(Account):
                 append(messages[position : position + count])
                 position += count
             elif not self._counts_bytes:
-                unknown = {at for at in range(position, len(messages)) if not queue.knows(messages[at])}
+                unknown = {
+                    index for index in range(position, len(messages)) if not queue.knows(messages[index])
+                }
                 counters.deduplicated += len(messages) - position - len(unknown)
                 return refused | unknown
             else:
@@ -155,8 +157,8 @@ class LengthLimit(Account):
     def trim(self) -> bool:
         """Drop messages over the limit from the head, within the turn's share; return whether any were."""
         trimmed, max_count = False, 1
-        while self._left > 0 and (over := self._over(max_count)):
-            ranges, cost = over
+        while self._left > 0 and (next_drop := self._next_drop(max_count)):
+            ranges, cost = next_drop
             if not dead_letters.dead_letter(self._deliverer, ranges, Reason.MAXLEN, in_flight=False):
                 break
             self._left -= cost
@@ -187,7 +189,7 @@ class LengthLimit(Account):
         size_bytes = 0 if limit_bytes is None else self.waiting_bytes - limit_bytes
         return max(0, count), max(0, size_bytes)
 
-    def _over(self, max_count: int) -> tuple[list[Range], int] | None:
+    def _next_drop(self, max_count: int) -> tuple[list[Range], int] | None:
         """Return the ranges to drop next, and their cost in the turn's share; None if there are none.
 
         Over the limit of bytes, these are up to `max_count` messages with fewer bytes than the excess, or one
@@ -206,7 +208,7 @@ class LengthLimit(Account):
     def _head(self, count: int, max_bytes: int) -> tuple[list[Range], int]:
         """Return the next `count` messages, or fewer within `max_bytes` but at least one, and their cost."""
         waiting, log = self._queue.cursor.waiting, self._queue.log
-        count = message_sizes.count_within(log, waiting.ready_ranges(), count, max_bytes)
+        count = message_sizes.fitting(log, waiting.ready_ranges(), count, max_bytes)
         ranges = first_of(waiting.ready_ranges(), count)
         return ranges, _cost(count, sum(summary.body_bytes for summary in log.briefs(ranges)))
 

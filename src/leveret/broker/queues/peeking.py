@@ -12,7 +12,6 @@ from typing import Final
 
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.queues import message_sizes
-from leveret.broker.queues.consumer import Consumer
 from leveret.broker.queues.deliverer import TURN_BYTES
 from leveret.broker.queues.queue_rules import QueueRules
 from leveret.broker.queues.read_only import ReadOnlySource
@@ -28,12 +27,10 @@ _BATCH: Final = 256
 class Peek(ReadOnlySource):
     """`queue.peek()` makes one; the caller sets `consumer` afterwards."""
 
-    def __init__(self, queue: Destination, rules: QueueRules, *, ended: Callable[[Peek], object]) -> None:
-        """`ended` is called when the consumer is removed."""
-        super().__init__(queue.broker, queue.vhost, queue.name)
+    def __init__(self, queue: Destination, rules: QueueRules, *, ended: Callable[[], object]) -> None:
+        super().__init__(queue.broker, queue.vhost, queue.name, ended=ended)
         self.queue = queue
         self._rules = rules
-        self._ended = ended
         self.prioritised = rules.deliverer.prioritised
         self._positions = [0] * (queue.cursor.waiting.priorities + 1)
         """For each priority, the offset below which all ready messages were shown."""
@@ -57,7 +54,7 @@ class Peek(ReadOnlySource):
     def _ready(self, priority: int, count: int) -> list[Range]:
         waiting, position = self.queue.cursor.waiting, self._positions[priority]
         if count > 1:
-            count = message_sizes.count_within(
+            count = message_sizes.fitting(
                 self.queue.log, waiting.ready_of(priority, position), count, TURN_BYTES
             )
         return first_of(waiting.ready_of(priority, position), count)
@@ -76,16 +73,6 @@ class Peek(ReadOnlySource):
 
     def headers(self, records: Sequence[Record], plain: tuple[bytes, ...]) -> Sequence[bytes]:
         return self._rules.headers(records, plain)
-
-    def remove_consumer(self, consumer: Consumer) -> None:
-        super().remove_consumer(consumer)
-        self._ended(self)
-
-    def end(self) -> None:
-        """Cancel the consumer, because the queue was deleted."""
-        if self.consumer is not None:
-            self.consumer.channel.consumer_lost(self.consumer)
-            self.remove_consumer(self.consumer)
 
     def check_return(self, *, requeue: bool) -> None:
         if not requeue:

@@ -80,8 +80,12 @@ def shape_of(header: bytes) -> bytes:
     two values whose places and lengths are in the shape. The shape is empty if the header has no number. A
     shape is never mistaken for a header, which begins with the class. 0.4 us; to read the header takes 2.
     """
-    at = header.find(_SEQ)
-    return b"\xff" + header[12 : at + len(_SEQ)] + header[at + len(_SEQ) + 8 : -_ID_BYTES] if at >= 0 else b""
+    position = header.find(_SEQ)
+    return (
+        b"\xff" + header[12 : position + len(_SEQ)] + header[position + len(_SEQ) + 8 : -_ID_BYTES]
+        if position >= 0
+        else b""
+    )
 
 
 def is_like_others(header: bytes) -> bool:

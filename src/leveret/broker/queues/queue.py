@@ -134,7 +134,7 @@ class Queue(Destination):
 
     def peek(self) -> Peek:
         """Return a source for a consumer that peeks into the queue."""
-        peek = Peek(self, self.rules, ended=lambda ended: self.peeks.pop(ended, None))
+        peek = Peek(self, self.rules, ended=lambda: self.peeks.pop(peek, None))
         self.peeks[peek] = None
         return peek
 

@@ -14,7 +14,6 @@ from leveret.storage.log import Log
 
 
 def label_of(row: QueueRow) -> str:
-    """Return the label for the log of this queue."""
     arguments = encode_table(row.arguments).hex()
     return json.dumps([row.vhost, row.name, row.auto_delete, arguments])
 

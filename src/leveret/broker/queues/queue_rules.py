@@ -1,8 +1,7 @@
 """The rules of a queue, which its deliverer asks before it delivers a message and when one is returned.
 
-Owns the order in which the rules are applied. Each rule has a file of its own: `message_ttl`, `overflow`
-(length limits), `queue_ttl` (`x-expires`), `dead_letters`. The rules read their settings from
-`queue.settings`.
+Owns the order of the rules, which read `queue.settings`. Each rule has a file of its own: `message_ttl`,
+`overflow` (length limits), `queue_ttl` (`x-expires`), `dead_letters`.
 """
 
 from __future__ import annotations
@@ -28,10 +27,7 @@ class QueueRules(DeliveryRules):
     """`QueueRules(queue, ...).deliverer` delivers the messages of the queue."""
 
     def __init__(self, queue: Destination, *, watchers: Iterable[Runs], is_held: Callable[[], bool]) -> None:
-        """`watchers` run after the consumers were served.
-
-        `is_held` says whether a query or a batch prevents the deletion of the queue.
-        """
+        """`watchers` run after deliveries; `is_held` says whether the queue must not be deleted."""
         self._queue = queue
         self._watchers = watchers
         self._is_held = is_held

@@ -52,12 +52,10 @@ class QueueSettings:
 
     @property
     def delays_returns(self) -> bool:
-        """Whether messages requeued by `basic.nack` or `basic.reject` wait for the retry delay."""
         return self.retry_delay_ms is not None
 
     @property
     def timeout_action(self) -> str:
-        """What happens to a delivery after its deadline: `cancel`, `retry` or `dead-letter`."""
         return self.consumer_timeout_action
 
     @property

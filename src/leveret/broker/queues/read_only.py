@@ -6,7 +6,7 @@ room for more messages. Subclasses choose the messages and refuse returns. The r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from leveret.broker.atomic_changes import Work
 from leveret.broker.core import Core, Named
@@ -19,9 +19,11 @@ from leveret.storage.records import Record
 class ReadOnlySource(Source):
     """Subclasses define `is_open` and `next`, and refuse rejects in `check_return`."""
 
-    def __init__(self, broker: Core, vhost: Named, name: str) -> None:
+    def __init__(self, broker: Core, vhost: Named, name: str, *, ended: Callable[[], object]) -> None:
+        """`ended` is called when the consumer is removed."""
         super().__init__(broker, vhost, name)
         self.consumer: Consumer | None = None
+        self._ended = ended
 
     @property
     def is_open(self) -> bool:
@@ -56,3 +58,10 @@ class ReadOnlySource(Source):
 
     def remove_consumer(self, consumer: Consumer) -> None:
         self.consumer = None
+        self._ended()
+
+    def end(self) -> None:
+        """Cancel the consumer, because the queue or stream was deleted."""
+        if self.consumer is not None:
+            self.consumer.channel.consumer_lost(self.consumer)
+            self.remove_consumer(self.consumer)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from leveret.broker.canonical import split_for_fields, with_headers
-from leveret.broker.queues.consumer import Consumer
 from leveret.broker.queues.deliverer import TURN_BYTES, TURN_MESSAGES_MAX
 from leveret.broker.queues.read_only import ReadOnlySource
 from leveret.broker.streams.readable import Readable
@@ -54,13 +53,11 @@ class OffsetHeaders:
 class Reader(ReadOnlySource):
     """`stream.reader(position)` makes one; the caller sets `consumer` afterwards."""
 
-    def __init__(self, stream: Readable, position: int, *, ended: Callable[[Reader], object]) -> None:
-        """`ended` is called when the consumer is removed."""
-        super().__init__(stream.broker, stream.vhost, stream.name)
+    def __init__(self, stream: Readable, position: int, *, ended: Callable[[], object]) -> None:
+        super().__init__(stream.broker, stream.vhost, stream.name, ended=ended)
         self.stream = stream
         self.position = position
         self.counters = stream.counters
-        self._ended = ended
         self._offset_headers = OffsetHeaders()
         self._batch = 1
 
@@ -86,10 +83,6 @@ class Reader(ReadOnlySource):
 
     def headers(self, records: Sequence[Record], plain: tuple[bytes, ...]) -> Sequence[bytes]:
         return self._offset_headers.add_to(records, plain)
-
-    def remove_consumer(self, consumer: Consumer) -> None:
-        super().remove_consumer(consumer)
-        self._ended(self)
 
     def check_recover(self) -> None:
         raise self.stream.not_supported("basic.recover")

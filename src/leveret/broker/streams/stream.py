@@ -1,10 +1,9 @@
 """A stream: a destination whose messages are kept by age and size, whoever has read them.
 
 To publishers it is like a queue. The stream's own cursor delivers nothing: messages that readers may see are
-ready in it, rows hidden until their batch is committed are leased in it, and messages removed by retention or
-an abort are settled. Each consumer reads with a `Reader`; groups have cursors of their own
-(`groups.partition`). The rule: no reader sees an offset that is not synced, or that lies behind one that is
-undecided.
+ready in it, rows of uncommitted batches are leased, and messages removed by retention or an abort are
+settled. Each consumer reads with a `Reader`; groups have cursors of their own (`groups.partition`). The rule:
+no reader sees an offset that is not synced, or that lies behind one that is undecided.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ _RETIRE_US_LEAST = 1_000_000
 
 def retention_of(declared: QueueSettings) -> Retention:
     """Return the retention of a stream, with segments small enough, because whole segments are removed."""
-    kept = declared.kept_bytes
-    fitting = 0 if not kept else max(_SEGMENT_BYTES_LEAST, kept // _SEGMENTS_PER_LIMIT)
+    kept_bytes = declared.kept_bytes
+    fitting = 0 if not kept_bytes else max(_SEGMENT_BYTES_LEAST, kept_bytes // _SEGMENTS_PER_LIMIT)
     return Retention(
         keep_settled=True,
         max_age_us=declared.max_age_us,
-        max_bytes=kept,
+        max_bytes=kept_bytes,
         segment_bytes=declared.segment_bytes or min(fitting, _SEGMENT_BYTES_MOST),
     )
 
@@ -78,8 +77,8 @@ class Stream(Destination):
     def consumer_count(self) -> int:
         return len(self.readers)
 
-    def not_supported(self, what: str) -> Unsupported:
-        return Unsupported(f"{what} not supported by stream queues {self}")
+    def not_supported(self, operation: str) -> Unsupported:
+        return Unsupported(f"{operation} not supported by stream queues {self}")
 
     def change_settings(self, declared: QueueSettings) -> None:
         super().change_settings(declared)
@@ -105,18 +104,15 @@ class Stream(Destination):
         self._unsynced.append((ticket, self.log.next))
         if self.readers or any(follower.wants_more for follower in self._followers):
             self.broker.ledger.stall(self)
-        kept = self.settings.kept_bytes
-        if kept and self.log.pending_bytes > max(_SEGMENT_BYTES_LEAST, kept >> 1):
+        kept_bytes = self.settings.kept_bytes
+        if kept_bytes and self.log.pending_bytes > max(_SEGMENT_BYTES_LEAST, kept_bytes >> 1):
             self.broker.store.hurry()
 
     def hidden_appended(self, messages: Sequence[Message]) -> None:
         self.appended(messages)
 
     def untaken(self, ranges: Sequence[Range]) -> Sequence[tuple[Cursor, Sequence[Range]]]:
-        """Return which of these messages the groups have not taken, by the groups' cursors.
-
-        Messages that retention has removed, or that were skipped, do not count.
-        """
+        """Return which of these messages still wait for a group, by the group's cursor."""
         cursors = (follower.cursor for follower in self._followers)
         waiting = ((cursor, cursor.waiting.ready_within(ranges)) for cursor in cursors)
         return [(cursor, ready) for cursor, ready in waiting if ready]
@@ -147,13 +143,11 @@ class Stream(Destination):
         return stop
 
     def readable(self) -> int:
-        """Return the first offset that must not be read yet."""
         self._note_synced()
         return min(self._synced, self.decided())
 
     def decided(self) -> int:
-        """Return the end of the stream, or the offset of the first row whose batch is not committed yet."""
-        # In a stream only rows of such batches are leased.
+        # Only rows of uncommitted batches are leased in a stream.
         undecided = self.cursor.in_flight.first_leased
         return self.log.next if undecided is None else undecided
 
@@ -176,18 +170,17 @@ class Stream(Destination):
 
     @property
     def last(self) -> int | None:
-        """The offset of the last message that may be read."""
         return self.cursor.waiting.last_ready(self.readable())
 
     def visible(self, start: int, stop: int) -> list[Range]:
         """Return the offsets in [start, stop) that still have messages to read."""
-        return self.cursor.waiting.ready_within([(start, stop)])
+        return self.cursor.waiting.ready_within([(start, stop)]) if start < stop else []
 
     # readers
 
     def reader(self, position: int) -> Reader:
         """Return a source that reads from this offset on."""
-        reader = Reader(self, position, ended=lambda ended: self.readers.pop(ended, None))
+        reader = Reader(self, position, ended=lambda: self.readers.pop(reader, None))
         self.readers[reader] = None
         return reader
 
@@ -200,7 +193,4 @@ class Stream(Destination):
     def close(self) -> None:
         self.broker.timers.cancel((self, "age"))
         for reader in list(self.readers):
-            consumer = reader.consumer
-            if consumer is not None:
-                reader.remove_consumer(consumer)
-                consumer.channel.consumer_lost(consumer)
+            reader.end()
