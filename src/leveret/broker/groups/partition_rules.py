@@ -153,7 +153,7 @@ class PartitionRules(DeliveryRules):
         if not counts:
             return offset_headers.add_to(records, plain)
         known_headers: dict[tuple[bytes, int, bool], bytes] = {}
-        counted = []
+        counted_headers = []
         for record in records:
             added = redelivery_headers.headers(
                 self._cursor, record.offset, counts.get(record.offset, 0), lost_reason=self.lost_reason
@@ -162,8 +162,8 @@ class PartitionRules(DeliveryRules):
             header = known_headers.get(key)
             if header is None:
                 header = known_headers[key] = with_headers(record.header, added) if added else record.header
-            counted.append(header)
-        return offset_headers.add_to(records, counted)
+            counted_headers.append(header)
+        return offset_headers.add_to(records, counted_headers)
 
     def why(self, wish: Wish | None, *, delayed: bool, late: bool) -> bytes:
         if wish is not None and (wish.why or (wish.lost and not wish.counted)):

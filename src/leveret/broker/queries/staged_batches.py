@@ -323,7 +323,7 @@ class Stages:
             self._vhost.broker.timers.cancel((self, name))
 
     def _forgotten(self, note: CommitNote) -> list[str]:
-        """Return the query to forget because there are too many, in a list, or an empty list.
+        """Return the query to forget, in a list, if too many queries are remembered.
 
         It is the one without a commit for longest among the queries of the user who has most. Queries with a
         single batch go first, because they do not run again.

@@ -53,7 +53,7 @@ class NewSequences:
     def __init__(self, dedup: Dedup) -> None:
         self._dedup = dedup
         self.lasting: SequenceNumbers = {}
-        self.passing: SequenceNumbers = {}
+        self.transient: SequenceNumbers = {}
 
     def take(self, message: Message) -> bool:
         """Return whether to store the message; a later message with its sequence is not stored."""
@@ -64,9 +64,9 @@ class NewSequences:
         lasting = self._dedup.is_lasting(message)
         if self._dedup.has(producer, number, lasting=lasting) or number in self.lasting.get(producer, ()):
             return False
-        if not lasting and number in self.passing.get(producer, ()):
+        if not lasting and number in self.transient.get(producer, ()):
             return False
-        (self.lasting if lasting else self.passing).setdefault(producer, set()).add(number)
+        (self.lasting if lasting else self.transient).setdefault(producer, set()).add(number)
         return True
 
 
@@ -78,7 +78,7 @@ class Dedup:
         self._store = store
         self._cursor = cursor
         self._lasting = Sequences(window=window)
-        self._passing = Sequences(window=window)
+        self._transient = Sequences(window=window)
         """Sequences of transient messages, which a restart forgets."""
         self._whole_at = 0
         """Offset of the last record with all sequences. Older records are kept until the next such record."""
@@ -97,7 +97,7 @@ class Dedup:
 
     def has(self, producer: bytes, number: int, *, lasting: bool) -> bool:
         """Return whether a sequence is known; transient messages do not count for a `lasting` one."""
-        return self._lasting.has(producer, number) or (not lasting and self._passing.has(producer, number))
+        return self._lasting.has(producer, number) or (not lasting and self._transient.has(producer, number))
 
     def knows(self, message: Message) -> bool:
         """Return whether the message has been stored already."""
@@ -106,13 +106,16 @@ class Dedup:
 
     # changes in two steps: `write` in the transaction that stores the messages, `stored` after its commit
 
-    def write(self, transaction: Transaction, fresh: NewSequences) -> None:
-        if fresh.lasting:
-            self._append(transaction, Kind.KNOWN, fresh.lasting)
+    def write(self, transaction: Transaction, new_sequences: NewSequences) -> None:
+        if new_sequences.lasting:
+            self._append(transaction, Kind.KNOWN, new_sequences.lasting)
 
-    def stored(self, fresh: NewSequences) -> None:
+    def stored(self, new_sequences: NewSequences) -> None:
         """Remember the sequences after the transaction of `write` was committed."""
-        for known, numbers in ((self._lasting, fresh.lasting), (self._passing, fresh.passing)):
+        for known, numbers in (
+            (self._lasting, new_sequences.lasting),
+            (self._transient, new_sequences.transient),
+        ):
             for producer, added in numbers.items():
                 known.add(producer, ranges_of(sorted(added)))
         if self._bytes_since > max(WHOLE_AFTER_BYTES, 2 * self._whole_bytes):
@@ -128,7 +131,7 @@ class Dedup:
         return numbers
 
     def undone(self, numbers: SequenceNumbers) -> None:
-        known = self._passing if self._cursor is None else self._lasting
+        known = self._transient if self._cursor is None else self._lasting
         for producer, removed in numbers.items():
             known.remove(producer, ranges_of(sorted(removed)))
 
