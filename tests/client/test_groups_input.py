@@ -58,7 +58,7 @@ async def take(body: bytes) -> None: ...
         ({"ack": "perhaps"}, "ack is 'auto', 'manual' or 'none'"),
         ({"concurrency": 0}, "prefetch and concurrency are at least 1"),
         ({"prefetch": 0}, "prefetch and concurrency are at least 1"),
-        ({"prefetch": 70_000}, "prefetch is from 1 to 65535"),
+        ({"prefetch": 70_000}, "prefetch must be from 1 to 65535"),
         ({"batch": Batch(20), "prefetch": 10}, "never full with a prefetch of 10"),
         ({"timeout_s": 0}, "a deadline is above 0 s"),
     ],

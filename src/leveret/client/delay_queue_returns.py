@@ -31,7 +31,7 @@ from leveret.client.subscription import Intake, Subscription
 _PREFETCH: Final = 50
 _STOP_S: Final = 5.0
 """How long what is under way may take at the end."""
-_AGAIN: Final = Backoff(initial_s=0.1, multiplier=2.0, max_s=5.0, jitter=0.0)
+_BACKOFF: Final = Backoff(initial_s=0.1, multiplier=2.0, max_s=5.0, jitter=0.0)
 
 
 class Returns:
@@ -127,7 +127,7 @@ class Returns:
         if failures == 1:
             self._tell(refusal)
         with suppress(TimeoutError):
-            async with asyncio.timeout(_AGAIN.delay_s(failures)):
+            async with asyncio.timeout(_BACKOFF.delay_s(failures)):
                 await self._stopping.wait()
 
     def _tell(self, error: ClientError) -> None:

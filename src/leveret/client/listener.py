@@ -1,9 +1,9 @@
 """A listener: one queue or group, one handler, and a decision for every delivery.
 
-Owns the deliveries that wait for a worker, and the workers. Consuming, through reconnects, is left to
-`Intake`, calling the handler to `Processing`, what a failure means to `Failures`. The rules: what waits for
-a retry holds no worker; what came before a reconnect is not processed after it, because the broker delivers
-it again; in orderly mode no two of a partition are in hand.
+This module owns the workers, and the deliveries that wait for a worker. Consuming through reconnects is left
+to `Intake`, calling the handler to `Processing`, failures to `Failures`. The rules: a delivery that waits for
+a retry holds no worker. A delivery whose channel has ended is not processed, because the broker delivers it
+again. In orderly mode, one message of a partition is in hand at a time.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from leveret.client.subscription import Intake, Subscription
 log = logging.getLogger("leveret.client")
 
 _CANCEL_S: Final = 5.0
-"""How long a handler may take to be cancelled."""
+"""How long a handler may take to end after it was cancelled."""
 _WAITING_PER_PREFETCH: Final = 10
-"""No more deliveries than so many times the prefetch wait here for their next try."""
+"""How many deliveries may wait in the process for their next try, as a multiple of the prefetch."""
 _TURN: Final = 100
-"""So many deliveries at most before everybody else gets a turn of the loop."""
+"""Deliveries that a worker handles before it lets other tasks run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +53,13 @@ class ListenerHealth:
     handler: str
     consuming: bool
     error: str | None
-    """Why it does not consume."""
+    """Why the listener does not consume."""
     waiting: int
     """Deliveries that wait for a worker or for their next try."""
     in_hand: int
-    """Deliveries that a handler has."""
+    """Deliveries whose handler runs."""
     group: str | None = None
-    """As whose member it consumes."""
+    """The group as whose member the listener consumes."""
 
 
 class Listener:
@@ -78,7 +78,7 @@ class Listener:
         chance: random.Random,
         alone: bool = False,
     ) -> None:
-        """`alone`: no further consumer beside this one would be sent anything."""
+        """`alone`: the queue has a single active consumer, so extra consumers would get nothing."""
         self.terms = terms
         self.queue = subscription.queue
         self.handler = handler
@@ -97,7 +97,7 @@ class Listener:
             codecs=codecs,
             settle=None if terms.ack == "none" else self._settle,
             lost=self._forget_dead,
-            unrelieved=self._wait_elsewhere,
+            cannot_make_room=self._wait_in_broker,
         )
         self._failures = Failures(
             retry=terms.retry,
@@ -111,7 +111,7 @@ class Listener:
             loops=LoopDetector() if terms.member is None else None,
             answer=_settle_in_queue if terms.member is None else settle_in_group,
             crowded=lambda: self._waiting_count >= _WAITING_PER_PREFETCH * terms.prefetch,
-            leaving_changed=self._relieve,
+            leaving_changed=self._make_room,
             never_here=subscription.exclusive or alone or terms.member is not None,
             attempts_max=terms.attempts_max,
         )
@@ -127,7 +127,7 @@ class Listener:
         self._batch_due = False
         self._stopping = False
         self._over = False
-        """Nobody is waited for any more."""
+        """Whether the grace period has ended, and no worker is waited for."""
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -137,17 +137,18 @@ class Listener:
             self._returns.start()
 
     async def stop(self, grace_s: float, *, caller: asyncio.Task[Any] | None = None) -> None:
-        """Takes nothing more, finishes or gives back what is in hand, says what is done.
+        """Stop consuming, finish or give back what is in hand, and write the acks.
 
-        A handler that stops its own application is the `caller`: it is not waited for, and its message goes
-        back.
+        If a handler stops its own application, its task is the `caller`. Nothing waits for it, and the broker
+        requeues its message.
         """
         self._stopping = self._failures.ending = True
         self._forget_batch_timer()
         await self._intake.cancel()
         if self.terms.ack == "none":
+            # These deliveries can't be given back, so they are finished if there is time.
             self._batch_due = True
-            self._work_on()  # nothing can be given back: it is finished, if there is time
+            self._start_workers()
         else:
             self._give_back_waiting()
         await self._finish(grace_s, caller)
@@ -156,7 +157,7 @@ class Listener:
         await self._intake.close()
 
     async def _finish(self, grace_s: float, caller: asyncio.Task[Any] | None) -> None:
-        """Waits for the workers; those that take too long are cancelled, and what they had goes back."""
+        """Wait for the workers, and cancel those that take too long. The broker requeues what they had."""
         deadline_s = self._loop.time() + grace_s
         while (others := self._workers - {caller}) and (left_s := deadline_s - self._loop.time()) > 0:
             await asyncio.wait(others, timeout=left_s)
@@ -189,7 +190,7 @@ class Listener:
             self._intake.group,
         )
 
-    # taking
+    # deliveries
 
     def _deliver(self, deliveries: list[Delivery]) -> None:
         if self._stopping and self.terms.ack != "none":
@@ -198,13 +199,11 @@ class Listener:
             return
         self.counters.delivered += len(deliveries)
         self._buffer.extend(deliveries if self._lanes is None else self._lanes.enter(deliveries))
-        self._hold_back_or_not()
-        self._work_on()
+        self._pause_or_resume_reading()
+        self._start_workers()
 
-    def _hold_back_or_not(self) -> None:
-        """Without acks nothing else bounds what the broker sends: the socket is not read while we are
-        behind.
-        """
+    def _pause_or_resume_reading(self) -> None:
+        """Without acks, stop reading the socket while too many deliveries wait: no prefetch bounds them."""
         if self.terms.ack == "none" and not self._stopping:
             behind = len(self._buffer)
             if behind >= self.terms.prefetch:
@@ -212,17 +211,17 @@ class Listener:
             elif behind <= self.terms.prefetch // 2:
                 self._intake.hold_back(False)
 
-    def _work_on(self) -> None:
-        """Starts workers, as many as there is work for."""
+    def _start_workers(self) -> None:
+        """Start as many workers as there is work for, up to `concurrency`."""
         batch = self.terms.batch
         if batch is not None:
-            self._work_on_batches(batch)
+            self._start_batches(batch)
             return
         for _ in range(min(len(self._buffer), self.terms.concurrency - len(self._workers))):
             self._start_worker(self._work())
 
-    def _work_on_batches(self, batch: Batch) -> None:
-        """A batch is ready when it is full, or when its first message has waited long enough."""
+    def _start_batches(self, batch: Batch) -> None:
+        """Start a worker for each batch that is full, or whose first message has waited long enough."""
         while self._buffer and len(self._workers) < self.terms.concurrency:
             if len(self._buffer) < batch.size and not self._batch_due:
                 if self._batch_timer is None:
@@ -235,7 +234,7 @@ class Listener:
     def _batch_time_over(self) -> None:
         self._batch_timer = None
         self._batch_due = True
-        self._work_on()
+        self._start_workers()
 
     def _forget_batch_timer(self) -> None:
         self._batch_due = False
@@ -244,16 +243,16 @@ class Listener:
             self._batch_timer = None
 
     async def _work_batch(self, deliveries: list[Delivery]) -> None:
-        self._hold_back_or_not()
-        alive = [each for each in deliveries if self.terms.ack == "none" or each.ledger.alive]
+        self._pause_or_resume_reading()
+        alive = [delivery for delivery in deliveries if self.terms.ack == "none" or delivery.ledger.alive]
         try:
             if alive:
                 self._in_hand.update(alive)
                 await self._processing.many(alive)
         finally:
             self._in_hand.difference_update(alive)
-            for each in deliveries:
-                self._go_on_behind(each)
+            for delivery in deliveries:
+                self._free_lane(delivery)
 
     def _start_worker(self, work: Any) -> None:
         task = self._loop.create_task(work)
@@ -263,37 +262,38 @@ class Listener:
     def _worker_done(self, task: asyncio.Task[None]) -> None:
         self._workers.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("the listener of queue '%s' broke", self.queue, exc_info=error)
-        if self._buffer and self._goes_on:
-            self._work_on()
+            log.error("a worker of the listener of queue '%s' failed", self.queue, exc_info=error)
+        if self._buffer and self._may_work:
+            self._start_workers()
 
     @property
-    def _goes_on(self) -> bool:
-        """Without acks what is here is finished also at the end: it can't be given back."""
+    def _may_work(self) -> bool:
+        """Whether workers may begin deliveries. Without acks they may during the grace period too."""
         return not self._stopping or (self.terms.ack == "none" and not self._over)
 
     async def _work(self) -> None:
         turn = 0
         buffer = self._buffer
-        while buffer and self._goes_on:
+        while buffer and self._may_work:
             delivery = buffer.popleft()
             if self.terms.ack == "none":
-                self._hold_back_or_not()
-            elif not delivery.ledger.alive:  # the broker delivers it again
-                self._go_on_behind(delivery)
+                self._pause_or_resume_reading()
+            elif not delivery.ledger.alive:
+                # The broker delivers it again.
+                self._free_lane(delivery)
                 continue
             self._in_hand.add(delivery)
             try:
                 await self._processing.one(delivery)
             finally:
                 self._in_hand.discard(delivery)
-                self._go_on_behind(delivery)
+                self._free_lane(delivery)
             turn += 1
             if turn % _TURN == 0:
                 await asyncio.sleep(0)
 
-    def _go_on_behind(self, delivery: Delivery) -> None:
-        """In orderly mode the next of its partition may have been waiting for it."""
+    def _free_lane(self, delivery: Delivery) -> None:
+        """In orderly mode, let the next delivery of this partition go on."""
         if self._lanes is not None:
             self._buffer.extend(self._lanes.leave(delivery))
 
@@ -308,48 +308,51 @@ class Listener:
         return Failure(delivery, error, attempts, self._publisher(), self._queues.ensure)
 
     def _wait_here(self, delivery: Delivery, delay_s: float) -> None:
-        """In this process, unacked; meanwhile the broker sends others in its place."""
-        self._waiting[delivery] = self._loop.call_later(delay_s, self._again, delivery)
-        self._relieve()
+        """Keep a delivery in this process, unacked, while the broker sends others in its place."""
+        self._waiting[delivery] = self._loop.call_later(delay_s, self._try_again, delivery)
+        self._make_room()
 
     @property
     def _waiting_count(self) -> int:
         """How many deliveries wait in this process, unacked: for their next try, or to be requeued."""
         return len(self._waiting) + len(self._failures.leaving)
 
-    def _relieve(self) -> None:
-        self._intake.relieve(self._waiting_count)
+    def _make_room(self) -> None:
+        self._intake.make_room(self._waiting_count)
 
-    def _again(self, delivery: Delivery) -> None:
+    def _try_again(self, delivery: Delivery) -> None:
         del self._waiting[delivery]
-        self._relieve()
+        self._make_room()
         if delivery.ledger.alive and not self._stopping:
             self._buffer.appendleft(delivery)
-            self._work_on()
+            self._start_workers()
 
-    def _wait_elsewhere(self) -> None:
-        """Nothing comes in the place of what waits here: it waits in the broker, now and from now on."""
+    def _wait_in_broker(self) -> None:
+        """Move all deliveries that wait in this process to the broker, and let later ones wait there too."""
         self._failures.never_here = True
         waiting = [(delivery, timer.when()) for delivery, timer in self._waiting.items()]
         for timer in self._waiting.values():
             timer.cancel()
         self._waiting.clear()
         if (waiting or self._failures.leaving) and not self._stopping:
-            self._start_worker(self._put_off(waiting))
+            self._start_worker(self._move_to_broker(waiting))
 
-    async def _put_off(self, due_s: list[tuple[Delivery, float]]) -> None:
+    async def _move_to_broker(self, waiting: list[tuple[Delivery, float]]) -> None:
         now_s = self._loop.time()
         await asyncio.gather(
-            self._failures.leave_elsewhere(),
-            *(self._failures.put_off(each, max(0.0, when_s - now_s)) for each, when_s in due_s),
+            self._failures.move_leaving_to_broker(),
+            *(
+                self._failures.move_to_broker(delivery, max(0.0, due_s - now_s))
+                for delivery, due_s in waiting
+            ),
         )
 
     async def _settle(self, delivery: Delivery, decision: Decision) -> Settled:
         return await self._processing.settle(delivery, decision)
 
     def _forget_dead(self) -> None:
-        """The channel is gone: what came on it is the broker's again."""
-        for delivery in [each for each in self._waiting if not each.ledger.alive]:
+        """Forget deliveries whose channel has ended. The broker delivers them again."""
+        for delivery in [delivery for delivery in self._waiting if not delivery.ledger.alive]:
             self._waiting.pop(delivery).cancel()
         self._failures.forget_dead()
 
@@ -381,5 +384,4 @@ class Listener:
 
 
 def _settle_in_queue(delivery: Delivery, decision: Decision, error: BaseException | None) -> Settled:
-    """A queue does not ask why."""
     return delivery.ledger.settle(delivery, decision)

@@ -21,7 +21,7 @@ from leveret.client.counters import ListenerCounters
 from leveret.client.decisions import Decision
 from leveret.client.delivery import Delivery
 from leveret.client.errors import ConversionError, HandlerTimeout
-from leveret.client.failures import Failures, ends_us
+from leveret.client.failures import Failures, ends_worker
 from leveret.client.handlers import Handler
 from leveret.client.hooks import Around, Hooks, notice
 from leveret.client.listener_options import Terms
@@ -60,7 +60,7 @@ class Processing:
                 await self._watched([delivery], arguments)
             await self._succeeded([delivery])
         except BaseException as error:
-            if ends_us(error):
+            if ends_worker(error):
                 self.failures.finish(delivery, Decision.REQUEUE)
                 raise
             await self._failed(delivery, error)
@@ -76,7 +76,7 @@ class Processing:
             failed = await self._call_batch(batch, columns) if batch else {}
             await self._succeeded([each for n, each in enumerate(batch) if n not in failed])
         except BaseException as error:
-            if ends_us(error):
+            if ends_worker(error):
                 for delivery in deliveries:
                     self.failures.finish(delivery, Decision.REQUEUE)
                 raise
