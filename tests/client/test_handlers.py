@@ -214,7 +214,7 @@ def refused(function: Callable[..., Any], sentence: str, **options: Any) -> None
 
 
 def test_a_handler_takes_something() -> None:
-    refused(lambda: None, "takes nothing")
+    refused(lambda: None, "has no parameters")
 
 
 def test_a_handler_takes_one_body() -> None:

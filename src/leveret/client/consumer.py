@@ -1,12 +1,13 @@
-"""Deliveries one after the other: for loops instead of handlers.
+"""Deliveries one after the other, for code with loops instead of handlers.
 
     async with Consumer(connection, "orders", prefetch=100) as consumer:
         async for delivery in consumer:
             ...
             await delivery.ack()
 
-Whoever takes a delivery settles it; after a reconnect what was taken before is stale and comes again. What
-nobody has taken at the end goes back to the queue. Handlers, retries and all the rest are `App`'s.
+The caller settles each delivery that it takes. After a reconnect, earlier deliveries are stale and come
+again. When the consumer is closed, deliveries that were not taken go back to the queue. For handlers,
+retries and everything else, use `App`.
 """
 
 from __future__ import annotations
@@ -60,12 +61,12 @@ class Consumer:
 
     @property
     def consuming(self) -> bool:
-        """Whether the broker knows of this consumer."""
+        """Whether the broker has accepted this consumer."""
         return self._intake.consuming
 
     @property
     def error(self) -> ClientError | None:
-        """Why nothing is consumed, if nothing is."""
+        """Why this does not consume, or None."""
         return self._intake.error
 
     async def __aenter__(self) -> Self:
@@ -78,7 +79,7 @@ class Consumer:
         await self.close()
 
     async def close(self) -> None:
-        """Gives back what nobody has taken, says what was acked, and leaves."""
+        """Give back the deliveries that were not taken, write all acks, and close the channel."""
         if self._left:
             return
         self._left = True
@@ -89,8 +90,7 @@ class Consumer:
         await self._intake.close()
 
     async def take(self, timeout_s: float | None = None) -> Delivery | None:
-        """The next delivery; None if none comes in time, or at the end: the consumer or its connection is
-        closed."""
+        """Return the next delivery, or None: after the timeout, or when consumer or connection is closed."""
         try:
             if (delivery := self._next()) is not None:
                 return delivery
@@ -107,7 +107,8 @@ class Consumer:
     def _next(self) -> Delivery | None:
         while self._ready:
             delivery = self._ready.popleft()
-            if delivery.ledger.alive:  # otherwise the broker delivers it again
+            # If its channel has ended, the broker delivers it again.
+            if delivery.ledger.alive:
                 mark_begun((delivery,))
                 return delivery
         return None
@@ -117,7 +118,7 @@ class Consumer:
             yield delivery
 
     def _end(self) -> None:
-        """Nothing more will come."""
+        """Let `take` return None from now on."""
         self._stopped = True
         self._came.set()
 
