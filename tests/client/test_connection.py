@@ -419,7 +419,7 @@ def test_a_tenant_that_breaks_is_given_another_try_and_named_in_the_log(
                 pass
 
     run(work())
-    assert "Lodger broke" in [record.getMessage() for record in caplog.records]
+    assert "Lodger failed to attach" in [record.getMessage() for record in caplog.records]
 
 
 # topology

@@ -120,7 +120,7 @@ class Connection:
             self._supervisor = asyncio.get_running_loop().create_task(self._supervise())
 
     async def connected(self, timeout_s: float) -> Session:
-        """Return the session, as soon as there is one. `NotConnected`: none in time; the error has the cause."""
+        """Return the session, as soon as there is one. `NotConnected`: there was none in time."""
         deadline_s = asyncio.get_running_loop().time() + timeout_s
         while self.session is None:
             if self._closed:
@@ -160,7 +160,7 @@ class Connection:
         self.attach(tenant)
 
     def attach(self, tenant: Tenant) -> None:
-        """Give the session, if there is one, to a tenant: for the first time, or after it lost its channel."""
+        """Give the session, if there is one, to a new tenant, or to one that has lost its channel."""
         if self.session is not None and self.session.error is None and tenant in self._tenants:
             task = asyncio.get_running_loop().create_task(self._attached(tenant, self.session))
             self._attaching.add(task)

@@ -17,6 +17,7 @@ from pamqp import commands
 
 from leveret.amqp.methods import Method, make
 from leveret.client.channel import Channel
+from leveret.client.consumer_methods import qos
 from leveret.client.errors import ClientError
 from leveret.client.passive_checks import depth
 
@@ -31,8 +32,7 @@ class ExtraConsumers:
     def __init__(
         self, queue: str, prefetch: int, *, consume: Callable[[str], Method], useless: Callable[[], None]
     ) -> None:
-        """`consume` makes the method for a consumer tag. `useless` is called when the broker sends the extra
-        consumers nothing."""
+        """`consume` makes the method for a tag. `useless` is called if extra consumers get nothing."""
         self._queue = queue
         self._prefetch = prefetch
         self._consume = consume
@@ -144,7 +144,3 @@ class ExtraConsumers:
         """
         is_ready = await depth(channel, self._queue) and await depth(channel, self._queue)
         return bool(is_ready and self._waiting_count and self._prefetches and not self._is_useful)
-
-
-def qos(prefetch: int) -> commands.Basic.Qos:
-    return make(commands.Basic.Qos, prefetch_size=0, prefetch_count=prefetch, global_=False)

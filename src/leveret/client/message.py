@@ -145,7 +145,7 @@ class Envelopes:
         return template
 
     def _make_template(self, content_type: str | None, encoding: str | None, given: Properties) -> _Template:
-        """Encode an example, and cut out its sequence number and id, which are bytes that no text contains."""
+        """Encode an example and cut it at the sequence number and the id: bytes that no text contains."""
         seq, digits = 0x0123456789ABCDEF, bytes(range(0x80, 0x90))
         fields = _fields(content_type, encoding, given)
         fields["headers"] = {PRODUCER: self._producer, SEQ: seq}

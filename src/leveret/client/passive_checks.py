@@ -11,6 +11,7 @@ from leveret.amqp.errors import NotImplemented_
 from leveret.amqp.frames import HEADER, frame
 from leveret.amqp.methods import make
 from leveret.client.channel import Channel
+from leveret.client.consumer_methods import declare_queue
 
 _KEEP_NONE: Final = properties.encode({"headers": {"x-recent-history-no-store": True}}, 0)
 WITHOUT_TRANSACTIONS: Final = NotImplemented_.code
@@ -55,17 +56,6 @@ async def try_publishing(channel: Channel, exchange: str, routing_key: str) -> N
 
 async def depth(channel: Channel, queue: str) -> int:
     """Return how many messages of a queue are ready. A missing queue raises `ChannelClosed` with 404."""
-    declare = make(
-        commands.Queue.Declare,
-        ticket=0,
-        queue=queue,
-        passive=True,
-        durable=False,
-        exclusive=False,
-        auto_delete=False,
-        nowait=False,
-        arguments={},
-    )
-    declared = await channel.call(declare)
+    declared = await channel.call(declare_queue(queue, passive=True))
     assert isinstance(declared, commands.Queue.DeclareOk)
     return declared.message_count or 0

@@ -144,7 +144,7 @@ class Publisher:
         on_confirm: Callable[[Receipt], None] | None = None,
         **properties: Unpack[Properties],
     ) -> Receipt:
-        """Publish a message and wait until its receipt is resolved (`simple`: for a place in the window only).
+        """Publish a message and wait for its receipt (`simple`: only for a place in the window).
 
         Raises `NotConnected` if the message could not be sent in `timeout_s`. It is then withdrawn.
         """

@@ -69,9 +69,9 @@ class Sender:
         self._isolating = 0
         """How many of the next messages are sent one at a time, to find the one that the broker refuses."""
         self._session: Session | None = None
-        """The session on which the channel is, or is being opened."""
+        """The session of the channel, also while it is being opened."""
         self._open_error: ClientError | None = None
-        """Why the session has no channel."""
+        """The error of the last attempt to open a channel, or None."""
         self._channel: Channel | None = None
         self._frames: dict[bytes, bytes] = {}
         """Method frames for the channel, by their payload."""

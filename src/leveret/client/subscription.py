@@ -24,12 +24,12 @@ from leveret.client.backoff import Backoff
 from leveret.client.channel import Channel
 from leveret.client.codecs import Codecs
 from leveret.client.connection import Connection
+from leveret.client.consumer_methods import consume, declare_queue, qos
 from leveret.client.decisions import Decision
 from leveret.client.delivery import Delivery, Reader, Source
 from leveret.client.errors import ChannelClosed, ClientError, Closed
-from leveret.client.extra_consumers import PREFETCH_MAX, ExtraConsumers, qos
+from leveret.client.extra_consumers import PREFETCH_MAX, ExtraConsumers
 from leveret.client.hooks import notice
-from leveret.client.internal_queues import declaration
 from leveret.client.membership import CAPABILITY, GROUP
 from leveret.client.requeue import BEGUN_ARGUMENT, BEGUN_MARKS
 from leveret.client.session import Session
@@ -109,7 +109,7 @@ class Intake:
         self._closed = closed
         self._tag = f"leveret.{secrets.token_hex(6)}"
         self._session: Session | None = None
-        """The session on which this consumes, or tries to."""
+        """The session of the channel, also while it is being opened."""
         self._channel: Channel | None = None
         self._ledger: Ledger[Delivery] | None = None
         self._cancelled_early: Channel | None = None
@@ -121,7 +121,7 @@ class Intake:
         self._retry: asyncio.TimerHandle | None = None
         self._stopping = False
         self.error: ClientError | None = None
-        """Why this does not consume."""
+        """The error that stopped consuming, or None."""
 
     @property
     def group(self) -> str | None:
@@ -214,7 +214,7 @@ class Intake:
         channel.on_cancelled = lambda tag: self._cancelled(channel, tag)
         channel.on_ended = lambda error: self._ended(channel, error)
         if subscription.declared:
-            await channel.call(declaration(subscription.queue))
+            await channel.call(declare_queue(subscription.queue))
         if not subscription.no_ack:
             await channel.call(qos(subscription.prefetch))
         await channel.call(self._consume(self._tag))
@@ -238,23 +238,17 @@ class Intake:
         self._deliver(reader.read(messages))
 
     def _consume(self, tag: str) -> commands.Basic.Consume:
-        return make(
-            commands.Basic.Consume,
-            ticket=0,
-            queue=self._subscription.queue,
-            consumer_tag=tag,
-            no_local=False,
-            no_ack=self._subscription.no_ack,
-            exclusive=self._subscription.exclusive,
-            nowait=False,
-            arguments=self._arguments(),
-        )
-
-    def _arguments(self) -> dict[str, Value]:
-        arguments = dict(self._subscription.arguments)
-        if self._session is not None and self._subscription.marks_on(self._session):
+        subscription = self._subscription
+        arguments = dict(subscription.arguments)
+        if self._session is not None and subscription.marks_on(self._session):
             arguments[BEGUN_ARGUMENT] = True
-        return arguments
+        return consume(
+            subscription.queue,
+            tag,
+            no_ack=subscription.no_ack,
+            exclusive=subscription.exclusive,
+            arguments=arguments,
+        )
 
     # when consuming ends
 
