@@ -18,7 +18,6 @@ from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from itertools import islice
-from types import TracebackType
 from typing import Any, Final, Self, TypeVar, Unpack
 
 from leveret.amqp.tables import Value
@@ -108,9 +107,7 @@ class BlockingConnection:
         self.open()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.close()
 
     def open(self, timeout_s: float | None = None) -> None:
@@ -207,9 +204,7 @@ class BlockingPublisher:
         self._bridge.run(self.publisher.__aenter__())
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self._bridge.run(self.publisher.close())
 
     def publish(

@@ -12,7 +12,6 @@ import logging
 import random
 import ssl
 from contextlib import suppress
-from types import TracebackType
 from typing import Protocol, Self
 
 from leveret.client.backoff import Backoff
@@ -96,9 +95,7 @@ class Connection:
         await self.open()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         await self.close()
 
     async def open(self, timeout_s: float | None = None) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from leveret.client import consumer_methods
@@ -21,24 +22,24 @@ from leveret.client.delivery import Delivery, Reader, Source
 REPLY_TO: Final = "amq.rabbitmq.reply-to"
 
 
+@dataclass(slots=True)
 class Replies:
-    """`Replies(codecs, came=..., moved=...)`; `moved` is called when another channel takes the replies."""
+    """`Replies(codecs, came=..., moved=...)`: takes replies on each channel of a publisher."""
 
-    def __init__(
-        self, codecs: Codecs, *, came: Callable[[list[Delivery]], None], moved: Callable[[], None]
-    ) -> None:
-        self._codecs = codecs
-        self._came = came
-        self._moved = moved
+    codecs: Codecs
+    came: Callable[[list[Delivery]], None]
+    """Called with replies."""
+    moved: Callable[[], None]
+    """Called when another channel takes the replies."""
 
     async def consume(self, channel: Channel) -> None:
         """Take replies on this channel from now on."""
         ledger = Ledger(channel, stale=_not_needed, no_ack=True)
-        reader = Reader(Source(ledger, REPLY_TO, self._codecs))
-        channel.on_deliveries = lambda messages: self._came(reader.read(messages))
+        reader = Reader(Source(ledger, REPLY_TO, self.codecs))
+        channel.on_deliveries = lambda messages: self.came(reader.read(messages))
         tag = f"leveret.{secrets.token_hex(6)}"
         await channel.call(consumer_methods.consume(REPLY_TO, tag, no_ack=True))
-        self._moved()
+        self.moved()
 
 
 def _not_needed(delivery: Delivery) -> None:

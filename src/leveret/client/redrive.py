@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from pamqp import commands
@@ -77,41 +77,33 @@ async def redrive(
     try:
         async with Publisher(connection) as publisher:
             round_size = _ROUND if rate_per_s is None else max(1, min(_ROUND, int(rate_per_s / 2)))
-            move = _Move(channel, publisher, source, to, where, Redriven(found=await depth(channel, source)))
+            progress = Redriven(found=await depth(channel, source))
+            ledger: Ledger[Delivery] = Ledger(channel, stale=lambda delivery: None)
+            work = _Redrive(channel, publisher, Source(ledger, source, Codecs()), to, where, progress)
             try:
-                await move.run(limit, round_size, rate_per_s, on_progress)
+                await work.run(limit, round_size, rate_per_s, on_progress)
             finally:
-                move.give_back_kept()
-            return move.progress
+                work.give_back_kept()
+            return progress
     finally:
         # The broker requeues what was fetched and is unsettled.
         await channel.close()
 
 
-class _Move:
-    """The state of one redrive."""
+@dataclass(slots=True)
+class _Redrive:
+    """One call of `redrive`."""
 
-    def __init__(
-        self,
-        channel: Channel,
-        publisher: Publisher,
-        source: str,
-        to: str | None,
-        where: Callable[[Delivery], bool] | None,
-        progress: Redriven,
-    ) -> None:
-        self._channel = channel
-        self._publisher = publisher
-        self._source = source
-        self._to = to
-        self._where = where
-        self._ledger: Ledger[Delivery] = Ledger(channel, stale=lambda delivery: None)
-        self._origin = Source(self._ledger, source, Codecs())
-        self.progress = progress
-        self._homeless: Receipt | None = None
-        """Receipt of the first message whose queue is missing. It is raised after the others are moved."""
-        self._kept: list[Delivery] = []
-        """Messages that are not moved. They stay unacked, or the next fetch would bring them again."""
+    channel: Channel
+    publisher: Publisher
+    source: Source
+    to: str | None
+    where: Callable[[Delivery], bool] | None
+    progress: Redriven
+    returned: Receipt | None = None
+    """The receipt of the first message whose queue is missing. It raises after the others are moved."""
+    kept: list[Delivery] = field(default_factory=list)
+    """Messages that are not moved. They stay unacked, or the next fetch would bring them again."""
 
     async def run(
         self,
@@ -134,12 +126,12 @@ class _Move:
             if rate_per_s is not None and self._next_count(limit, round_size):
                 due_s = started_s + (progress.moved - moved_before) / rate_per_s
                 await asyncio.sleep(max(0.0, due_s - clock_s()))
-        if self._homeless is not None:
-            self._homeless.check()
+        if self.returned is not None:
+            self.returned.check()
 
     def give_back_kept(self) -> None:
         """Requeue the messages that are not moved. Leveret does not count this as an attempt."""
-        for delivery in self._kept:
+        for delivery in self.kept:
             give_back_untouched(delivery)
 
     def _next_count(self, limit: int | None, round_size: int) -> int:
@@ -150,23 +142,23 @@ class _Move:
 
     async def _round(self, count: int) -> bool:
         """Fetch messages and move those that may be moved. Return False if there were none."""
-        contents = await asyncio.gather(*(self._channel.get(self._source) for _ in range(count)))
+        contents = await asyncio.gather(*(self.channel.get(self.source.queue) for _ in range(count)))
         fetched = [self._delivery(content) for content in contents if content is not None]
         targets = [(delivery, self._target(delivery)) for delivery in fetched]
         moving = [(delivery, target) for delivery, target in targets if target is not None]
-        self._kept += [delivery for delivery, target in targets if target is None]
+        self.kept += [delivery for delivery, target in targets if target is None]
         self.progress.kept += len(fetched) - len(moving)
         copies = [
             copy_of(delivery, target, headers=_marks(delivery), without=_traces(delivery))
             for delivery, target in moving
         ]
-        receipts = await self._publisher.publish_many(copies)
+        receipts = await self.publisher.publish_many(copies)
         copied = [
             delivery for (delivery, _), receipt in zip(moving, receipts, strict=True) if receipt.confirmed
         ]
-        homeless = [receipt for receipt in receipts if receipt.returned]
-        self.progress.kept += len(homeless)
-        self._homeless = next(iter(homeless), None) if self._homeless is None else self._homeless
+        returned = [receipt for receipt in receipts if receipt.returned]
+        self.progress.kept += len(returned)
+        self.returned = self.returned or next(iter(returned), None)
         await self._ack(copied)
         for receipt in receipts:
             if not receipt.returned:
@@ -178,28 +170,28 @@ class _Move:
         if not copied:
             return
         results = [await delivery.ack() for delivery in copied]
-        self._ledger.flush()
+        self.source.ledger.flush()
         if set(results) != {Settled.SENT}:
             raise ConnectionLost(
-                f"the connection was lost: {len(copied)} messages are copied, and still in '{self._source}'",
+                f"the connection was lost: {len(copied)} messages are copied, and still in '{self.source.queue}'",
                 hint="redrive again, and look for duplicates of these messages",
             )
-        await depth(self._channel, self._source)
+        await depth(self.channel, self.source.queue)
         self.progress.moved += len(copied)
 
     def _target(self, delivery: Delivery) -> str | None:
         """Return the queue to which a message is moved, or None if it stays."""
-        if self._where is not None and not self._where(delivery):
+        if self.where is not None and not self.where(delivery):
             return None
-        return self._to or home(delivery.headers)
+        return self.to or home(delivery.headers)
 
     def _delivery(self, content: Content) -> Delivery:
         got = content.method
         assert isinstance(got, commands.Basic.GetOk)
         tag = got.delivery_tag or 0
-        self._ledger.came(tag)
+        self.source.ledger.came(tag)
         return Delivery(
-            self._origin,
+            self.source,
             tag,
             exchange=got.exchange or "",
             routing_key=got.routing_key or "",

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from itertools import count
-from types import TracebackType
 from typing import Any, Self, Unpack
 
 from leveret.client.codecs import Codecs
@@ -51,9 +50,7 @@ class Requester:
         self.publisher.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         await self.close()
 
     async def close(self) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from leveret.amqp.tables import Value
@@ -54,16 +55,14 @@ def give_back_untouched(delivery: Delivery) -> None:
         delivery.ledger.nack(delivery, requeue=True)
 
 
+@dataclass(slots=True)
 class DelayQueues:
     """On any broker: publish a copy to a queue with a TTL, whose dead letters come back."""
 
-    def __init__(
-        self, publisher: Callable[[], Publisher], queues: EnsuredQueues, *, returning: Callable[[], None]
-    ) -> None:
-        """`returning` is called when a message is about to wait, and must be brought back later."""
-        self._publisher = publisher
-        self._queues = queues
-        self._returning = returning
+    publisher: Callable[[], Publisher]
+    queues: EnsuredQueues
+    returning: Callable[[], None]
+    """Called when a message is about to wait, and must be brought back later."""
 
     async def later(self, delivery: Delivery, delay_s: float, error: BaseException | None) -> None:
         delay_ms = max(1, _milliseconds(delay_s))
@@ -75,8 +74,8 @@ class DelayQueues:
         )
         for renewed in (False, True):
             await self._ensure(name, return_queue(delivery.queue), delay_ms, renewed=renewed)
-            self._returning()
-            receipt = (await self._publisher().publish_many([copy]))[0]
+            self.returning()
+            receipt = (await self.publisher().publish_many([copy]))[0]
             # If the message was returned, the delay queue had just expired.
             if not receipt.reply_code:
                 break
@@ -91,8 +90,8 @@ class DelayQueues:
             "x-dead-letter-routing-key": target,
         }
         for_s = 0.0 if renewed else _DECLARED_FOR_S
-        await self._queues.ensure(target, for_s=for_s)
-        await self._queues.ensure(name, arguments, for_s=for_s)
+        await self.queues.ensure(target, for_s=for_s)
+        await self.queues.ensure(name, arguments, for_s=for_s)
 
 
 def delay_queue(queue: str, delay_ms: int) -> str:
