@@ -36,7 +36,7 @@ from leveret.client.hooks import Hooks
 from leveret.client.idempotence import Seen
 from leveret.client.internal_queues import EnsuredQueues
 from leveret.client.listener import Listener, ListenerHealth
-from leveret.client.listener_options import PREFETCH, AckMode, Batch, Terms, group_prefetch
+from leveret.client.listener_options import PREFETCH, AckMode, Batch, ListenerOptions, group_prefetch
 from leveret.client.membership import Membership, Mode, Start
 from leveret.client.publisher import Publisher
 from leveret.client.recoverers import Recoverer, RejectAndDontRequeue
@@ -90,7 +90,7 @@ class App:
         self._recoverer = recoverer
         self._grace_s = grace_s
         self._chance = chance or random.Random()
-        self._registered: list[tuple[Subscription, Handler, Terms]] = []
+        self._registered: list[tuple[Subscription, Handler, ListenerOptions]] = []
         self._connections: list[Connection] = []
         self._publisher: Publisher | None = None
         self._running = False
@@ -113,14 +113,14 @@ class App:
         exclusive: bool = False,
         arguments: Mapping[str, Value] | None = None,
     ) -> Callable[[_F], _F]:
-        """Make a function the handler of a queue. See `Terms` for the arguments."""
+        """Make a function the handler of a queue. See `ListenerOptions` for the arguments."""
         if ack == "none" and (retry or recoverer):
             raise ValueError(
                 "retry and recoverer need acks: with ack='none' the broker forgets a message on delivery"
             )
         if ack != "none":
             retry, recoverer = retry or self._retry, recoverer or self._recoverer
-        terms = Terms(
+        options = ListenerOptions(
             ack=ack,
             prefetch=prefetch,
             concurrency=concurrency,
@@ -134,7 +134,7 @@ class App:
         subscription = Subscription(
             queue, prefetch, ack == "none", exclusive, arguments or {}, marks_begun=True
         )
-        return self._register(subscription, terms)
+        return self._register(subscription, options)
 
     def group_listener(
         self,
@@ -160,8 +160,8 @@ class App:
     ) -> Callable[[_F], _F]:
         """Make a function the handler of a group on a topic or a stream. Only Leveret has groups.
 
-        See `Membership` for the settings of the whole group, and `Terms` for those of this listener. A failed
-        message is requeued with the group's delays, or retried by the `retry` policy.
+        See `Membership` for settings of the whole group, and `ListenerOptions` for those of this listener.
+        A failed message is requeued with the group's delays, or retried by the `retry` policy.
         """
         if prefetch is None:
             prefetch = group_prefetch(concurrency, batch)
@@ -175,7 +175,7 @@ class App:
             delays=delays,
             first_level=first_level,
         )
-        terms = Terms(
+        options = ListenerOptions(
             ack=ack,
             prefetch=prefetch,
             concurrency=concurrency,
@@ -188,17 +188,17 @@ class App:
             recoverer=recoverer or self._recoverer or RejectAndDontRequeue(),
         )
         subscription = Subscription(topic, prefetch, arguments=member.arguments(), marks_begun=True)
-        return self._register(subscription, terms)
+        return self._register(subscription, options)
 
-    def _register(self, subscription: Subscription, terms: Terms) -> Callable[[_F], _F]:
+    def _register(self, subscription: Subscription, options: ListenerOptions) -> Callable[[_F], _F]:
         if self._running:
             raise ClientError("the application runs", hint="register listeners before it is started")
 
         def register(function: _F) -> _F:
-            handler = Handler(function, self._codecs, batch=terms.batch is not None)
-            if terms.ack == "manual" and not handler.is_async:
+            handler = Handler(function, self._codecs, batch=options.batch is not None)
+            if options.ack == "manual" and not handler.is_async:
                 raise TypeError(f"{handler.name} would run in a thread, but ack='manual' needs an async def")
-            self._registered.append((subscription, handler, terms))
+            self._registered.append((subscription, handler, options))
             return function
 
         return register
@@ -227,7 +227,7 @@ class App:
             self._publisher = Publisher(publishing, codecs=self._codecs)
             self._publisher.start()
             queues = EnsuredQueues(publishing, timeout_s=_DECLARE_S)
-            for subscription, handler, terms in self._registered:
+            for subscription, handler, options in self._registered:
                 self._check_exclusive(subscription)
                 if shared.session is not None:
                     subscription.check(shared.session)
@@ -236,12 +236,13 @@ class App:
                     connection,
                     subscription,
                     handler,
-                    terms,
+                    options,
                     publisher=lambda: self.publisher,
                     queues=queues,
                     codecs=self._codecs,
                     chance=self._chance,
-                    alone=self._topology is not None and subscription.queue in self._topology.single_active(),
+                    single_active=self._topology is not None
+                    and subscription.queue in self._topology.single_active(),
                 )
                 self.listeners.append(listener)
                 listener.start()

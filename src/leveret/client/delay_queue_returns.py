@@ -34,7 +34,7 @@ _STOP_S: Final = 5.0
 _BACKOFF: Final = Backoff(initial_s=0.1, multiplier=2.0, max_s=5.0, jitter=0.0)
 
 
-class Returns:
+class DelayQueueReturns:
     """`returns.start()`, `returns.begin()` when a message is delayed, `await returns.stop()`.
 
     A tenant of the connection until it begins to consume.

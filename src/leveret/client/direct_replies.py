@@ -24,10 +24,10 @@ REPLY_TO: Final = "amq.rabbitmq.reply-to"
 
 @dataclass(slots=True)
 class Replies:
-    """`Replies(codecs, came=..., moved=...)`: takes replies on each channel of a publisher."""
+    """`Replies(codecs, received=..., moved=...)`: takes replies on each channel of a publisher."""
 
     codecs: Codecs
-    came: Callable[[list[Delivery]], None]
+    received: Callable[[list[Delivery]], None]
     """Called with replies."""
     moved: Callable[[], None]
     """Called when another channel takes the replies."""
@@ -36,7 +36,7 @@ class Replies:
         """Take replies on this channel from now on."""
         ledger = Ledger(channel, stale=_not_needed, no_ack=True)
         reader = Reader(Source(ledger, REPLY_TO, self.codecs))
-        channel.on_deliveries = lambda messages: self.came(reader.read(messages))
+        channel.on_deliveries = lambda messages: self.received(reader.read(messages))
         tag = f"leveret.{secrets.token_hex(6)}"
         await channel.call(consumer_methods.consume(REPLY_TO, tag, no_ack=True))
         self.moved()

@@ -70,10 +70,10 @@ class ExtraConsumers:
         if self._change_task is None and self._must_change():
             self._change_task = asyncio.get_running_loop().create_task(self._change())
 
-    def came(self, messages: list[tuple[bytes, bytes, bytes]]) -> None:
+    def note_deliveries(self, messages: list[tuple[bytes, bytes, bytes]]) -> None:
         """Look whether one of these deliveries is for an extra consumer.
 
-        The consumer tag follows the fourth byte of a basic.deliver, which is the tag's length.
+        Byte 4 of a basic.deliver is the length of the consumer tag, which follows.
         """
         if self._prefetches and not self._is_useful:
             tags = {tag.encode() for tag in self._prefetches}

@@ -50,7 +50,7 @@ class Failures:
     delays: Callable[[], Delays]
     """Returns how messages wait on the connected broker."""
     failure: Callable[[Delivery, BaseException], Failure]
-    wait_here: Callable[[Delivery, float], None]
+    wait_in_process: Callable[[Delivery, float], None]
     """Hands the delivery to its handler again after a delay in seconds."""
     counters: ListenerCounters
     hooks: Hooks | None
@@ -65,9 +65,9 @@ class Failures:
     """Called when the number of leaving deliveries changes, so that the broker may send others."""
     ending: bool = False
     """Whether the listener stops, and requeues without a pause."""
-    crowded: Callable[[], bool] = bool
+    process_is_full: Callable[[], bool] = bool
     """Whether so many deliveries wait in this process that others must wait in the broker."""
-    never_here: bool = False
+    always_in_broker: bool = False
     """Whether every retry waits in the broker, because it would hold up other messages in this process."""
     attempts_max: int | None = None
     """After this many attempts the broker dead-letters a message, so the recoverer must come first."""
@@ -117,12 +117,12 @@ class Failures:
         delay_s = policy.delay_s(delivery.attempt, self.chance)
         if delay_s is None or is_last:
             await self._recover(delivery, error)
-        elif policy.stateful or self.never_here or self.crowded():
+        elif policy.stateful or self.always_in_broker or self.process_is_full():
             await self._wait_in_broker(delivery, delay_s, error)
         else:
             delivery.local_attempts += 1
             self.counters.retried += 1
-            self.wait_here(delivery, delay_s)
+            self.wait_in_process(delivery, delay_s)
 
     async def _obey(self, delivery: Delivery, error: Decided) -> None:
         if isinstance(error, RetryLater):
@@ -174,7 +174,7 @@ class Failures:
             count=count,
             pause_s=pause_s,
         )
-        if self.never_here or self.crowded():
+        if self.always_in_broker or self.process_is_full():
             await self._wait_in_broker(delivery, pause_s, error)
         else:
             self._leave_after(delivery, pause_s, error)

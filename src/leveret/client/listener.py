@@ -21,13 +21,13 @@ from leveret.client.codecs import Codecs
 from leveret.client.connection import Connection
 from leveret.client.counters import ListenerCounters
 from leveret.client.decisions import Decision
-from leveret.client.delay_queue_returns import Returns
+from leveret.client.delay_queue_returns import DelayQueueReturns
 from leveret.client.delivery import Delivery
 from leveret.client.failures import Failures
 from leveret.client.handlers import Handler
 from leveret.client.hooks import notice
 from leveret.client.internal_queues import EnsuredQueues
-from leveret.client.listener_options import Batch, Terms
+from leveret.client.listener_options import Batch, ListenerOptions
 from leveret.client.partition_order import Lanes
 from leveret.client.processing import Processing
 from leveret.client.publisher import Publisher
@@ -70,16 +70,16 @@ class Listener:
         connection: Connection,
         subscription: Subscription,
         handler: Handler,
-        terms: Terms,
+        options: ListenerOptions,
         *,
         publisher: Callable[[], Publisher],
         queues: EnsuredQueues,
         codecs: Codecs,
         chance: random.Random,
-        alone: bool = False,
+        single_active: bool = False,
     ) -> None:
-        """`alone`: the queue has a single active consumer, so extra consumers would get nothing."""
-        self.terms = terms
+        """`single_active`: the queue has a single active consumer, so extra consumers would get nothing."""
+        self.options = options
         self.queue = subscription.queue
         self.handler = handler
         self.counters = ListenerCounters()
@@ -87,7 +87,7 @@ class Listener:
         self._hooks = connection.hooks
         self._publisher = publisher
         self._queues = queues
-        self._returns = Returns(connection, subscription.queue, publisher=publisher, codecs=codecs)
+        self._returns = DelayQueueReturns(connection, subscription.queue, publisher=publisher, codecs=codecs)
         self._delay_queues = DelayQueues(publisher, queues, returning=self._returns.begin)
         self._intake = Intake(
             connection,
@@ -95,45 +95,45 @@ class Listener:
             deliver=self._deliver,
             stale=self._stale,
             codecs=codecs,
-            settle=None if terms.ack == "none" else self._settle,
+            settle=None if options.ack == "none" else self._settle,
             lost=self._forget_dead,
             cannot_make_room=self._wait_in_broker,
         )
         self._failures = Failures(
-            retry=terms.retry,
-            recoverer=terms.recoverer,
+            retry=options.retry,
+            recoverer=options.recoverer,
             delays=self._delays,
             failure=self._failure,
-            wait_here=self._wait_here,
+            wait_in_process=self._wait_in_process,
             counters=self.counters,
             hooks=self._hooks,
             chance=chance,
-            loops=LoopDetector() if terms.member is None else None,
-            answer=_settle_in_queue if terms.member is None else settle_in_group,
-            crowded=lambda: self._waiting_count >= _WAITING_PER_PREFETCH * terms.prefetch,
+            loops=LoopDetector() if options.member is None else None,
+            answer=_settle_in_queue if options.member is None else settle_in_group,
+            process_is_full=lambda: self._waiting_count >= _WAITING_PER_PREFETCH * options.prefetch,
             leaving_changed=self._make_room,
-            never_here=subscription.exclusive or alone or terms.member is not None,
-            attempts_max=terms.attempts_max,
+            always_in_broker=subscription.exclusive or single_active or options.member is not None,
+            attempts_max=options.attempts_max,
         )
         self._processing = Processing(
-            handler, terms, self._failures, hooks=self._hooks, counters=self.counters, queue=self.queue
+            handler, options, self._failures, hooks=self._hooks, counters=self.counters, queue=self.queue
         )
         self._buffer: deque[Delivery] = deque()
-        self._lanes = None if terms.member is None else Lanes()
+        self._lanes = None if options.member is None else Lanes()
         self._waiting: dict[Delivery, asyncio.TimerHandle] = {}
         self._in_hand: set[Delivery] = set()
         self._workers: set[asyncio.Task[None]] = set()
         self._batch_timer: asyncio.TimerHandle | None = None
         self._batch_due = False
         self._stopping = False
-        self._over = False
+        self._grace_ended = False
         """Whether the grace period has ended, and no worker is waited for."""
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self.handler.start(self.terms.concurrency)
+        self.handler.start(self.options.concurrency)
         self._intake.start()
-        if self.terms.ack != "none":
+        if self.options.ack != "none":
             self._returns.start()
 
     async def stop(self, grace_s: float, *, caller: asyncio.Task[Any] | None = None) -> None:
@@ -145,7 +145,7 @@ class Listener:
         self._stopping = self._failures.ending = True
         self._forget_batch_timer()
         await self._intake.cancel()
-        if self.terms.ack == "none":
+        if self.options.ack == "none":
             # These deliveries can't be given back, so they are finished if there is time.
             self._batch_due = True
             self._start_workers()
@@ -161,14 +161,14 @@ class Listener:
         deadline_s = self._loop.time() + grace_s
         while (others := self._workers - {caller}) and (left_s := deadline_s - self._loop.time()) > 0:
             await asyncio.wait(others, timeout=left_s)
-        self._over = True
+        self._grace_ended = True
         unfinished = len(self._buffer) + len(self._in_hand)
         late = self._workers - {caller}
         for task in late:
             task.cancel()
         if late:
             await asyncio.wait(late, timeout=_CANCEL_S)
-        if unfinished and self.terms.ack == "none":
+        if unfinished and self.options.ack == "none":
             notice(
                 self._hooks,
                 "lost",
@@ -193,7 +193,7 @@ class Listener:
     # deliveries
 
     def _deliver(self, deliveries: list[Delivery]) -> None:
-        if self._stopping and self.terms.ack != "none":
+        if self._stopping and self.options.ack != "none":
             for delivery in deliveries:
                 give_back_untouched(delivery)
             return
@@ -204,25 +204,25 @@ class Listener:
 
     def _pause_or_resume_reading(self) -> None:
         """Without acks, stop reading the socket while too many deliveries wait: no prefetch bounds them."""
-        if self.terms.ack == "none" and not self._stopping:
+        if self.options.ack == "none" and not self._stopping:
             behind = len(self._buffer)
-            if behind >= self.terms.prefetch:
+            if behind >= self.options.prefetch:
                 self._intake.hold_back(True)
-            elif behind <= self.terms.prefetch // 2:
+            elif behind <= self.options.prefetch // 2:
                 self._intake.hold_back(False)
 
     def _start_workers(self) -> None:
         """Start as many workers as there is work for, up to `concurrency`."""
-        batch = self.terms.batch
+        batch = self.options.batch
         if batch is not None:
             self._start_batches(batch)
             return
-        for _ in range(min(len(self._buffer), self.terms.concurrency - len(self._workers))):
+        for _ in range(min(len(self._buffer), self.options.concurrency - len(self._workers))):
             self._start_worker(self._work())
 
     def _start_batches(self, batch: Batch) -> None:
         """Start a worker for each batch that is full, or whose first message has waited long enough."""
-        while self._buffer and len(self._workers) < self.terms.concurrency:
+        while self._buffer and len(self._workers) < self.options.concurrency:
             if len(self._buffer) < batch.size and not self._batch_due:
                 if self._batch_timer is None:
                     self._batch_timer = self._loop.call_later(batch.seconds, self._batch_time_over)
@@ -244,7 +244,7 @@ class Listener:
 
     async def _work_batch(self, deliveries: list[Delivery]) -> None:
         self._pause_or_resume_reading()
-        alive = [delivery for delivery in deliveries if self.terms.ack == "none" or delivery.ledger.alive]
+        alive = [delivery for delivery in deliveries if self.options.ack == "none" or delivery.ledger.alive]
         try:
             if alive:
                 self._in_hand.update(alive)
@@ -269,14 +269,14 @@ class Listener:
     @property
     def _may_work(self) -> bool:
         """Whether workers may begin deliveries. Without acks they may during the grace period too."""
-        return not self._stopping or (self.terms.ack == "none" and not self._over)
+        return not self._stopping or (self.options.ack == "none" and not self._grace_ended)
 
     async def _work(self) -> None:
         turn = 0
         buffer = self._buffer
         while buffer and self._may_work:
             delivery = buffer.popleft()
-            if self.terms.ack == "none":
+            if self.options.ack == "none":
                 self._pause_or_resume_reading()
             elif not delivery.ledger.alive:
                 # The broker delivers it again.
@@ -307,7 +307,7 @@ class Listener:
         attempts = delivery.attempt if delivery.begun else delivery.attempt - 1
         return Failure(delivery, error, attempts, self._publisher(), self._queues.ensure)
 
-    def _wait_here(self, delivery: Delivery, delay_s: float) -> None:
+    def _wait_in_process(self, delivery: Delivery, delay_s: float) -> None:
         """Keep a delivery in this process, unacked, while the broker sends others in its place."""
         self._waiting[delivery] = self._loop.call_later(delay_s, self._try_again, delivery)
         self._make_room()
@@ -329,7 +329,7 @@ class Listener:
 
     def _wait_in_broker(self) -> None:
         """Move all deliveries that wait in this process to the broker, and let later ones wait there too."""
-        self._failures.never_here = True
+        self._failures.always_in_broker = True
         waiting = [(delivery, timer.when()) for delivery, timer in self._waiting.items()]
         for timer in self._waiting.values():
             timer.cancel()

@@ -29,8 +29,8 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
-    """`Terms(ack="manual", prefetch=10)`."""
+class ListenerOptions:
+    """`ListenerOptions(ack="manual", prefetch=10)`."""
 
     ack: AckMode = "auto"
     prefetch: int = PREFETCH

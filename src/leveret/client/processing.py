@@ -23,7 +23,7 @@ from leveret.client.errors import ConversionError, HandlerTimeout
 from leveret.client.failures import Failures, ends_worker
 from leveret.client.handlers import Handler
 from leveret.client.hooks import Around, Hooks, notice
-from leveret.client.listener_options import Terms
+from leveret.client.listener_options import ListenerOptions
 from leveret.client.requeue import mark_begun
 
 
@@ -40,7 +40,7 @@ class Processing:
     """`await processing.one(delivery)`, `await processing.many(deliveries)`."""
 
     handler: Handler
-    terms: Terms
+    options: ListenerOptions
     failures: Failures
     hooks: Hooks | None
     counters: ListenerCounters
@@ -50,10 +50,10 @@ class Processing:
         try:
             if not await self._begin([delivery]):
                 return
-            if self.terms.idempotence is not None and not await self._unprocessed([delivery]):
+            if self.options.idempotence is not None and not await self._unprocessed([delivery]):
                 return
             arguments = self.handler.arguments(delivery)
-            if self.hooks is None and self.terms.timeout_s is None and self.handler.is_async:
+            if self.hooks is None and self.options.timeout_s is None and self.handler.is_async:
                 await self.handler.function(*arguments)
             else:
                 await self._call([delivery], arguments)
@@ -70,7 +70,7 @@ class Processing:
         batch = deliveries
         try:
             batch = await self._begin(deliveries)
-            batch = batch if self.terms.idempotence is None else await self._unprocessed(batch)
+            batch = batch if self.options.idempotence is None else await self._unprocessed(batch)
             batch, rows = await self._convertible(batch)
             errors = await self._call_batch(batch, rows) if batch else {}
             await self._succeeded([delivery for index, delivery in enumerate(batch) if index not in errors])
@@ -87,7 +87,7 @@ class Processing:
 
     async def _begin(self, deliveries: list[Delivery]) -> list[Delivery]:
         """Mark deliveries as begun and return them, without those whose attempts are used up."""
-        if self.terms.ack == "none":
+        if self.options.ack == "none":
             return deliveries
         begun = []
         for delivery in deliveries:
@@ -103,7 +103,7 @@ class Processing:
         """Settle a delivery for its handler, which has called `ack`, `nack` or `reject`."""
         if delivery.leaving:
             return Settled.TWICE
-        if decision is Decision.ACK and self.terms.idempotence is not None and not delivery.settled:
+        if decision is Decision.ACK and self.options.idempotence is not None and not delivery.settled:
             await self._remember([delivery])
         if decision is Decision.REQUEUE and not delivery.settled and delivery.ledger.alive:
             await self.failures.requeue(delivery)
@@ -153,7 +153,7 @@ class Processing:
 
     async def _on_the_loop(self, arguments: tuple[Any, ...]) -> Any:
         try:
-            async with asyncio.timeout(self.terms.timeout_s) as scope:
+            async with asyncio.timeout(self.options.timeout_s) as scope:
                 return await self.handler.function(*arguments)
         except TimeoutError as error:
             if scope.expired():
@@ -162,7 +162,7 @@ class Processing:
 
     async def _in_a_thread(self, arguments: tuple[Any, ...]) -> Any:
         call = self.handler.in_a_thread(arguments)
-        await asyncio.wait((call,), timeout=self.terms.timeout_s)
+        await asyncio.wait((call,), timeout=self.options.timeout_s)
         if not call.done():
             error = self._timeout_error()
             error.running = call
@@ -184,26 +184,26 @@ class Processing:
             )
 
     def _timeout_error(self) -> HandlerTimeout:
-        return HandlerTimeout(f"{self.handler.name} did not finish in {self.terms.timeout_s:g} s")
+        return HandlerTimeout(f"{self.handler.name} did not finish in {self.options.timeout_s:g} s")
 
     # after the call
 
     async def _succeeded(self, deliveries: list[Delivery]) -> None:
         """Ack what the handler has not settled itself, or, in manual mode, start a reminder's timer."""
         unsettled = [delivery for delivery in deliveries if not delivery.settled and not delivery.leaving]
-        if self.terms.ack == "manual":
+        if self.options.ack == "manual":
             loop = asyncio.get_running_loop()
             for delivery in unsettled:
-                delivery.reminder = loop.call_later(self.terms.ack_timeout_s, self._remind, delivery)
+                delivery.reminder = loop.call_later(self.options.ack_timeout_s, self._remind, delivery)
             return
-        if self.terms.idempotence is not None:
+        if self.options.idempotence is not None:
             await self._remember(unsettled)
-        if self.terms.ack == "auto":
+        if self.options.ack == "auto":
             for delivery in unsettled:
                 self.failures.finish(delivery, Decision.ACK)
 
     async def _failed(self, delivery: Delivery, error: BaseException) -> None:
-        if self.terms.ack != "none":
+        if self.options.ack != "none":
             await self.failures.settle(delivery, error)
             return
         self.counters.failed += 1
@@ -224,7 +224,7 @@ class Processing:
         notice(
             self.hooks,
             "forgotten",
-            f"{self.handler.name} returned {self.terms.ack_timeout_s:g} s ago and has neither acked nor "
+            f"{self.handler.name} returned {self.options.ack_timeout_s:g} s ago and has neither acked nor "
             f"nacked {delivery!r}, which counts towards the prefetch until then",
             queue=self.queue,
             message_id=delivery.message_id,
@@ -235,9 +235,9 @@ class Processing:
 
     async def _unprocessed(self, deliveries: list[Delivery]) -> list[Delivery]:
         """Return the deliveries that were not processed before. Ack the others."""
-        assert self.terms.idempotence is not None
+        assert self.options.idempotence is not None
         ids = [message_id for delivery in deliveries if (message_id := delivery.message_id)]
-        known = await self.terms.idempotence.seen(ids) if ids else set()
+        known = await self.options.idempotence.seen(ids) if ids else set()
         for delivery in deliveries:
             if delivery.message_id in known:
                 self.counters.duplicates += 1
@@ -245,7 +245,7 @@ class Processing:
         return [delivery for delivery in deliveries if delivery.message_id not in known]
 
     async def _remember(self, deliveries: list[Delivery]) -> None:
-        assert self.terms.idempotence is not None
+        assert self.options.idempotence is not None
         ids = [message_id for delivery in deliveries if (message_id := delivery.message_id)]
         if ids:
-            await self.terms.idempotence.remember(ids)
+            await self.options.idempotence.remember(ids)

@@ -173,7 +173,7 @@ class _Redrive:
         self.source.ledger.flush()
         if set(results) != {Settled.SENT}:
             raise ConnectionLost(
-                f"the connection was lost: {len(copied)} messages are copied, and still in '{self.source.queue}'",
+                f"the connection was lost: {len(copied)} copied messages are still in '{self.source.queue}'",
                 hint="redrive again, and look for duplicates of these messages",
             )
         await depth(self.channel, self.source.queue)

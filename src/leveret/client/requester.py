@@ -42,7 +42,7 @@ class Requester:
         self._timeout_s = timeout_s
         self._open: dict[str, _Request] = {}
         self._numbers = count(1)
-        replies = Replies(codecs, came=self._came, moved=self._moved)
+        replies = Replies(codecs, received=self._received, moved=self._moved)
         self.publisher = Publisher(connection, timeout_s=timeout_s, codecs=codecs, replies=replies)
         """The publisher of the requests. It may publish messages without a reply too."""
 
@@ -97,7 +97,7 @@ class Requester:
                 # Mark the exception as retrieved.
                 request.reply.exception()
 
-    def _came(self, replies: list[Delivery]) -> None:
+    def _received(self, replies: list[Delivery]) -> None:
         """Give replies to their requests. A reply whose request has ended is dropped."""
         for reply in replies:
             try:

@@ -2,9 +2,9 @@
 
 On Leveret the delivery itself is requeued with a delay: there is no copy, and nothing to declare. On other
 brokers a copy goes to a delay queue, one for each queue and delay, and the original is acked after the copy
-is confirmed. After the delay the broker dead-letters the copy to `<queue>.retries`, from where `Returns`
-brings it back. Delay queues are declared while they are needed, and expire later. The rule: the message is in
-the broker at every moment (decision 17).
+is confirmed. After the delay the broker dead-letters the copy to `<queue>.retries`, from where
+`DelayQueueReturns` brings it back. Delay queues are declared while they are needed, and expire later. The
+rule: the message is in the broker at every moment (decision 17).
 """
 
 from __future__ import annotations

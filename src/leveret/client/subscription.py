@@ -210,7 +210,7 @@ class Intake:
                 marks_begun=subscription.marks_on(session),
             )
         )
-        channel.on_deliveries = lambda messages: self._came(reader, messages)
+        channel.on_deliveries = lambda messages: self._received(reader, messages)
         channel.on_cancelled = lambda tag: self._cancelled(channel, tag)
         channel.on_ended = lambda error: self._ended(channel, error)
         if subscription.declared:
@@ -233,8 +233,8 @@ class Intake:
         self._failures = 0
         self.error = None
 
-    def _came(self, reader: Reader, messages: list[tuple[bytes, bytes, bytes]]) -> None:
-        self._extra_consumers.came(messages)
+    def _received(self, reader: Reader, messages: list[tuple[bytes, bytes, bytes]]) -> None:
+        self._extra_consumers.note_deliveries(messages)
         self._deliver(reader.read(messages))
 
     def _consume(self, tag: str) -> commands.Basic.Consume:
