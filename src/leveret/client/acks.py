@@ -84,7 +84,7 @@ class Ledger(Generic[D]):
     def alive(self) -> bool:
         return self._channel.open
 
-    def came(self, tag: int) -> None:
+    def add(self, tag: int) -> None:
         """Enter the tag of a new delivery."""
         if not self._no_ack:
             self._open.add(tag)

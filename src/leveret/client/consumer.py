@@ -52,7 +52,7 @@ class Consumer:
             closed=self._end,
         )
         self._ready: deque[Delivery] = deque()
-        self._came = asyncio.Event()
+        self._changed = asyncio.Event()
         self._stopped = False
         self._left = False
         self.stale = 0
@@ -93,8 +93,8 @@ class Consumer:
                 return delivery
             async with asyncio.timeout(timeout_s):
                 while not self._stopped:
-                    self._came.clear()
-                    await self._came.wait()
+                    self._changed.clear()
+                    await self._changed.wait()
                     if (delivery := self._next()) is not None:
                         return delivery
         except TimeoutError:
@@ -117,11 +117,11 @@ class Consumer:
     def _end(self) -> None:
         """Let `take` return None from now on."""
         self._stopped = True
-        self._came.set()
+        self._changed.set()
 
     def _deliver(self, deliveries: list[Delivery]) -> None:
         self._ready.extend(deliveries)
-        self._came.set()
+        self._changed.set()
 
     def _stale(self, delivery: Delivery) -> None:
         self.stale += 1

@@ -263,11 +263,11 @@ class Reader:
     def read(self, messages: list[tuple[bytes, bytes, bytes]]) -> list[Delivery]:
         deliveries = []
         known_addresses, source = self._addresses, self._source
-        came = source.ledger.came
+        add_tag = source.ledger.add
         for method, header, body in messages:
             position = 5 + method[4]
             tag = int.from_bytes(method[position : position + 8], "big")
-            came(tag)
+            add_tag(tag)
             names = method[position + 9 :]
             address = known_addresses.get(names)
             if address is None:

@@ -23,15 +23,17 @@ _KNOWN_MAX: Final = 10_000
 class KnownExchanges:
     """`if name not in exchanges.known: exchanges.ask(session, name)`."""
 
-    def __init__(self, *, found: Callable[[], None], missing: Callable[[str, ChannelClosed], None]) -> None:
+    def __init__(
+        self, *, on_found: Callable[[], None], on_missing: Callable[[str, ChannelClosed], None]
+    ) -> None:
         self.known = {""}
         """Names of exchanges that exist. The default exchange always does."""
-        self._found = found
-        self._missing = missing
+        self._on_found = on_found
+        self._on_missing = on_missing
         self._asking: dict[str, asyncio.Task[None]] = {}
 
     def ask(self, session: Session, name: str) -> None:
-        """Ask the broker, unless a question is under way. The answer calls `found` or `missing`."""
+        """Ask the broker, unless a question is under way. The answer calls `on_found` or `on_missing`."""
         if name not in self._asking:
             self._asking[name] = asyncio.get_running_loop().create_task(self._ask(session, name))
 
@@ -51,11 +53,11 @@ class KnownExchanges:
             if session.error is not None:
                 del self._asking[name]
                 # Messages may wait for this exchange on the next session, which must be asked again.
-                self._found()
+                self._on_found()
                 return
         del self._asking[name]
         if missing is not None:
-            self._missing(name, missing)
+            self._on_missing(name, missing)
         else:
             # After any other error the exchange may exist. The publish will show it.
             self._learn(name)
@@ -66,4 +68,4 @@ class KnownExchanges:
         if len(self.known) >= _KNOWN_MAX:
             self.known = {""}
         self.known.add(name)
-        self._found()
+        self._on_found()

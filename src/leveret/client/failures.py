@@ -49,7 +49,7 @@ class Failures:
     recoverer: Recoverer
     delays: Callable[[], Delays]
     """Returns how messages wait on the connected broker."""
-    failure: Callable[[Delivery, BaseException], Failure]
+    make_failure: Callable[[Delivery, BaseException], Failure]
     wait_in_process: Callable[[Delivery, float], None]
     """Hands the delivery to its handler again after a delay in seconds."""
     counters: ListenerCounters
@@ -203,7 +203,7 @@ class Failures:
         if delivery.settled:
             return
         try:
-            decision = await self.recoverer.recover(self.failure(delivery, error))
+            decision = await self.recoverer.recover(self.make_failure(delivery, error))
             if not isinstance(decision, Decision):
                 raise TypeError(
                     f"{type(self.recoverer).__name__} returned {decision!r}, which is no Decision"

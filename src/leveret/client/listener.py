@@ -103,7 +103,7 @@ class Listener:
             retry=options.retry,
             recoverer=options.recoverer,
             delays=self._delays,
-            failure=self._failure,
+            make_failure=self._make_failure,
             wait_in_process=self._wait_in_process,
             counters=self.counters,
             hooks=self._hooks,
@@ -303,7 +303,7 @@ class Listener:
         session = self._connection.session
         return DelayedRequeue() if session is not None and session.has(CAPABILITY) else self._delay_queues
 
-    def _failure(self, delivery: Delivery, error: BaseException) -> Failure:
+    def _make_failure(self, delivery: Delivery, error: BaseException) -> Failure:
         attempts = delivery.attempt if delivery.begun else delivery.attempt - 1
         return Failure(delivery, error, attempts, self._publisher(), self._queues.ensure)
 

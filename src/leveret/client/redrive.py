@@ -189,7 +189,7 @@ class _Redrive:
         got = content.method
         assert isinstance(got, commands.Basic.GetOk)
         tag = got.delivery_tag or 0
-        self.source.ledger.came(tag)
+        self.source.ledger.add(tag)
         return Delivery(
             self.source,
             tag,

@@ -77,7 +77,7 @@ class Sender:
         """Method frames for the channel, by their payload."""
         self._pump_due = False
         self._closed = False
-        self._exchanges = KnownExchanges(found=self._pump, missing=self._exchange_missing)
+        self._exchanges = KnownExchanges(on_found=self._pump, on_missing=self._exchange_missing)
         self._has_acked = False
         """Whether the broker has acked a message on this channel."""
         self._resting = False
