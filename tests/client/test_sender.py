@@ -377,6 +377,19 @@ def test_publishes_before_the_culprit_are_confirmed_if_their_exchange_is_declare
     played(work)
 
 
+def test_a_message_that_was_accepted_before_another_was_refused_is_never_nacked() -> None:
+    async def work(scripted: ScriptedPublisher) -> None:
+        await scripted.ready("", "x")
+        accepted, culprit = scripted.send("", "x")
+        await scripted.settle_down()
+        scripted.refuse_exchange("x")
+        await scripted.settle_down()
+        scripted.close_channel(406, "PRECONDITION_FAILED - the limit is lower now")
+        assert statuses([accepted, culprit]) == ["lost", "nacked"]
+
+    played(work)
+
+
 def test_when_nobody_can_tell_who_it_was_each_is_sent_alone() -> None:
     async def work(scripted: ScriptedPublisher) -> None:
         await scripted.ready()

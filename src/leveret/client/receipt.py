@@ -35,9 +35,9 @@ class Doubt(Flag):
     """Why a message may be stored although it was not confirmed."""
 
     CUT_OFF = auto()
-    """The connection ended before the confirm."""
+    """Before the confirm, the connection ended, or the broker closed the channel for another message."""
     SUSPECT = auto()
-    """The broker closed the channel because of one of its messages, perhaps a later one."""
+    """The broker closed the channel for this message or for another one."""
 
 
 CERTAIN: Final = Doubt(0)

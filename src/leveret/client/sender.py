@@ -365,10 +365,11 @@ class Sender:
             notice(self._connection.hooks, "channel_closed", sentence, code=error.code, text=error.text)
             return receipts
         culprit = None if has_overdue else find_culprit(receipts, error)
-        mark_doubt(receipts[:culprit], Doubt.SUSPECT, error)
         if culprit is None:
+            mark_doubt(receipts, Doubt.SUSPECT, error)
             self._isolating = len(receipts)
             return receipts
+        mark_doubt(receipts[:culprit], Doubt.CUT_OFF, error)
         self._refuse([receipts[culprit]], f"{error.code} {error.text}", error)
         return receipts[:culprit] + receipts[culprit + 1 :]
 
