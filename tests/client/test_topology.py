@@ -321,7 +321,7 @@ def test_rabbitmq_takes_the_arguments_that_only_leveret_has(amqp_url, fresh: Nam
 
 # --- what exists otherwise -------------------------------------------------------------------------------
 
-# What there is, what is declared, and the argument, declared and found, that is to be shown.
+# What exists, what is declared, and the difference to be shown: argument, declared value, existing value.
 DIFFERENT: list[tuple[Exchange | Queue, Exchange | Queue, str]] = [
     (Queue("q"), Queue("q", durable=False), "durable false true"),
     (Queue("q"), Queue("q", auto_delete=True), "auto_delete true false"),
@@ -376,8 +376,8 @@ def test_a_mismatch_shows_the_difference(amqp_url, fresh: Name, first, second, s
     first, second = replace(first, name=name), replace(second, name=name)
 
     async def body() -> None:
-        found = await shown_difference(amqp_url, first, second)
-        assert found == Difference(str(second), *shown.split(" "))
+        difference = await shown_difference(amqp_url, first, second)
+        assert difference == Difference(str(second), *shown.split(" "))
 
     run(body)
 
@@ -385,8 +385,8 @@ def test_a_mismatch_shows_the_difference(amqp_url, fresh: Name, first, second, s
 @pytest.mark.parametrize(("first", "second", "shown"), ONLY_OURS)
 def test_a_mismatch_of_what_only_leveret_has_shows_the_difference(leveret_broker, first, second, shown):
     async def body() -> None:
-        found = await shown_difference(leveret_broker.url, first, second)
-        assert found == Difference(str(second), *shown.split(" "))
+        difference = await shown_difference(leveret_broker.url, first, second)
+        assert difference == Difference(str(second), *shown.split(" "))
 
     run(body)
 
@@ -395,8 +395,8 @@ def test_a_mismatch_is_shown_even_if_the_text_of_the_broker_is_cut_off(amqp_url,
     name = fresh().ljust(255, "x")
 
     async def body() -> None:
-        found = await shown_difference(amqp_url, Queue(name, max_length=10), Queue(name, max_length=5))
-        assert found == Difference(f"queue '{name}'", "x-max-length", "5", "something else")
+        difference = await shown_difference(amqp_url, Queue(name, max_length=10), Queue(name, max_length=5))
+        assert difference == Difference(f"queue '{name}'", "x-max-length", "5", "something else")
 
     run(body)
 
