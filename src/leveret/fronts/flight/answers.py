@@ -22,7 +22,7 @@ from leveret.broker.errors import (
 from leveret.broker.queries.lease_notes import LeaseNote
 from leveret.broker.queries.leases import Leases
 from leveret.broker.queries.readable_offsets import check_same, existing, snapshot
-from leveret.broker.queries.row_routing import Row, Terms
+from leveret.broker.queries.row_routing import Row, RowOptions
 from leveret.broker.queries.staged_batch_notes import StageName
 from leveret.broker.queues.queue import Queue
 from leveret.broker.vhosts.destination import Destination
@@ -66,7 +66,7 @@ class Answers:
             known = self._user(user)
             vhost = self._vhost(known, descriptor.vhost)
             timeout_us = int(descriptor.timeout_s * 1_000_000)
-            terms = Terms(known, descriptor.mandatory, descriptor.unroutable, timeout_us)
+            terms = RowOptions(known, descriptor.mandatory, descriptor.unroutable, timeout_us)
             name = StageName(descriptor.query, descriptor.batch, descriptor.stage)
             self._broker.flush()
             vhost.batches().write(name, rows, terms, before=before)

@@ -33,7 +33,7 @@ class Reading:
         match request:
             case actions.Locate():
                 at = request.at
-                places = stream_queries.located(subject, Position(at.kind, at.value), at.offsets)
+                places = stream_queries.offsets_at(subject, Position(at.kind, at.value), at.offsets)
                 return actions.Located([_place(*each) for each in places])
             case actions.Follow():
                 return self._follow(subject, request)
