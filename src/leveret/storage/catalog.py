@@ -53,7 +53,7 @@ class LogSpec(NamedTuple):
 
     @classmethod
     def of(cls, fields: list[Any]) -> LogSpec:
-        """Return the spec that a JSON list describes."""
+        """From JSON, where it is a list."""
         return cls._make(fields)._replace(retention=Retention(*fields[-1]))
 
 

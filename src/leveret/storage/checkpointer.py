@@ -50,7 +50,7 @@ class _Work:
     progress: list[Progress] = field(default_factory=list)
     """Copies of the progress of the log's cursors, made at the freeze."""
     cursor: Cursor | None = None
-    """For a journal: its cursor, if it gets a new snapshot."""
+    """Of a journal whose cursor gets a new snapshot."""
     snapped_bytes: int = 0
     segments: tuple[Segment, ...] = ()
 

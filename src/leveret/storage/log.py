@@ -102,7 +102,7 @@ class Log:
         self.reserved = image.reserved
         """Offsets below this may be issued; the reservation becomes durable before or with them."""
         self.opened_at = 0
-        """First offset issued by this process. Transient messages below it did not survive the restart."""
+        """Where numbering began in this process: what is transient below ended with the one before."""
         self.pending_bytes = 0
         self.appended_bytes = 0
         """Bytes appended since the store was opened."""

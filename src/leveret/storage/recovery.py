@@ -1,10 +1,11 @@
-"""What an earlier process left: the last checkpoint, and what the WAL says happened after it.
+"""Recovery of a store from the last checkpoint and the WAL rounds after it.
 
-Changes nothing. A round of the WAL names the round before it, so the rounds that count are found from the
-last one backwards; one that was tried, failed, and written again with the next is not among them. A damaged
-frame that has others behind it was synced once: what can be read of it is used, what can't is named. The last
-one may never have become durable, and then it must not count in part: it counts when it is intact, or can be
-mended (`frame_repair.py`), or when its file was cut, which no crash does.
+Each round of the WAL names the round before it, so the rounds that count are found from the last one
+backwards. A round that failed and was written again with the next one does not count. A damaged frame with
+later frames was synced once: its readable records are used, and the others are reported.
+
+The rule: the last frame may never have become durable, and must not count in part. It counts if it is intact,
+if it can be repaired (`frame_repair.py`), or if its file was cut, which no crash does.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ UNFINISHED = "the WAL ends with a round that is not intact: it was never release
 
 @dataclass(slots=True)
 class Recovered:
-    """Everything up to `ticket`: what is in the segments (`checkpoint`) and what is not yet (`pending`)."""
+    """The state up to `ticket`: the checkpoint, and the batches in no segment yet (`pending`)."""
 
     checkpoint: Checkpoint
     ticket: int
@@ -130,7 +131,7 @@ def _salvaged(frame: Frame, report: Report) -> Iterator[tuple[int, list[Record]]
 
 
 def _apply(recovered: Recovered, log_id: int, records: list[Record]) -> bool:
-    """False when nothing is known of the log."""
+    """Add the records of a log to the recovered state; return False if the log is unknown."""
     checkpoint = recovered.checkpoint
     if log_id == CATALOG_LOG:
         for record in records:
@@ -162,7 +163,7 @@ def load_progress(
 
 
 def _snapshot(files: Files, journal: Log, number: int, report: Report) -> Progress | None:
-    """The state in a snapshot, None when it is damaged. Number 0 stands for no snapshot at all."""
+    """Return the progress in a snapshot, or None if it is damaged. Number 0 means no snapshot."""
     priorities = journal.spec.priorities
     if not number:
         return Progress(priorities=priorities)

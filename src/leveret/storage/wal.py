@@ -326,7 +326,7 @@ class Wal:
         return _WalFile(path, size)
 
     def release(self, ticket: int) -> None:
-        """Free the files that have only rounds up to this ticket, which are not needed any more."""
+        """Rounds up to this ticket are not needed any more: files that hold no others are free again."""
         surplus = []
         with self._syncing:  # a sync on another thread chooses among the same files
             self.written_bytes = 0
@@ -394,7 +394,7 @@ def _frames_of(content: bytes, path: str, report: Callable[[Damage], None]) -> I
 
 
 def _generation_of(content: bytes, path: str, report: Callable[[Damage], None]) -> int | None:
-    """Return the generation of a WAL file, from its header or, if that is damaged, from its first frame."""
+    """The generation of a WAL file, from its header or, when that is damaged, from its first frame."""
     header = formats.read_header(content, path, formats.WAL)
     if len(content) < (header.id if header else SECTOR_BYTES):
         report(Damage(path, len(content), None, "a WAL file was cut here; rounds behind it are lost"))
