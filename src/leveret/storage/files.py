@@ -5,8 +5,8 @@ system, `leveret.testing.disk.SimulatedDisk` in memory, with power cuts. Errors 
 callers decide what they mean for the store (see `errors.py`).
 
 The rule: callers sync what must be durable. `File.sync` makes a file's bytes and size durable, but not its
-name. `Files.sync_directory` makes names durable, but not the files' bytes. `Files.sync_all` does both for many
-files. Paths are relative to the root and use '/'; '' is the root.
+name. `Files.sync_directory` makes names durable, but not the files' bytes. `Files.sync_all` does both for
+many files. Paths are relative to the root and use '/'; '' is the root.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class File(Protocol):
         """Cut the file, or extend it with zeros, to `size`."""
 
     def allocate(self, size: int) -> None:
-        """Do what `truncate` does, and reserve the space if possible. A failure may leave part of the space."""
+        """Do what `truncate` does, and reserve the space if possible. A failure may leave part of it."""
 
     def close(self) -> None:
         """Close the file without a sync. A second close does nothing. No other call may run meanwhile."""
@@ -82,7 +82,7 @@ class Files(Protocol):
         """Return the sorted names in a directory; [] if the directory is missing."""
 
     def make_directory(self, path: str) -> None:
-        """Create a directory with its parents if it is missing. The parents must be synced to make it durable.
+        """Create a directory with its parents if it is missing. A sync of the parents makes it durable.
 
         The root and the directories above it are durable on return, because callers can't sync them.
         """
@@ -195,8 +195,8 @@ class _ReadOnlyFile(OsFile):
 class OsLock:
     """A flock. The kernel releases it when the process ends.
 
-    The lock belongs to the open file, not to the process: a child made by fork without exec shares the lock and
-    keeps it after the parent's death. Start helper processes with spawn.
+    The lock belongs to the open file, not to the process: a child made by fork without exec shares the lock
+    and keeps it after the parent's death. Start helper processes with spawn.
     """
 
     __slots__ = ("_file", "_released")
@@ -296,7 +296,7 @@ class OsFiles:
             os.symlink(source, target)
 
     def share(self, path: str) -> Lock | None:
-        """Take a shared lock that excludes `lock`, without writing. Return None if nobody ever locked `path`."""
+        """Take a shared lock, which excludes `lock`, without writing. Return None if `path` is missing."""
         try:
             file = _ReadOnlyFile(os.open(self._full(path), os.O_RDONLY | os.O_CLOEXEC), self._full(path))
         except FileNotFoundError:

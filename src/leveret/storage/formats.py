@@ -39,7 +39,7 @@ _CHECKSUM = Struct("<Q")
 
 @dataclass(frozen=True, slots=True)
 class FileHeader:
-    """The header of a file. `id` is the log's id; `number` is the first offset, the generation or the like."""
+    """`id` is the log's, `number` the first offset, the generation, or whatever the kind of file counts."""
 
     kind: bytes
     id: int
@@ -51,7 +51,7 @@ class FileHeader:
 
 
 def read_header(data: bytes, path: str, kind: bytes) -> FileHeader | None:
-    """Return the header of `data`, or None if it is damaged. Raise `UnknownFormat` for other versions."""
+    """Return the header of `data`, or None if it is damaged. Raise `UnknownFormat` for other files."""
     fields = data[: _FIELDS.size]
     if len(data) < HEADER_BYTES or _CHECKSUM.unpack_from(data, _FIELDS.size)[0] != xxh3_64_intdigest(fields):
         return None
