@@ -310,7 +310,7 @@ class Store:
         self._retention_due = True
 
     def flush(self, log: Log) -> None:
-        """Write a log's messages in memory to segments, for readers in other processes. Any thread may call."""
+        """Write a log's messages in memory to segments, for other processes. Any thread may call."""
         self._check_alive(log)
         self._finish_opening()
         self._checkpointer.flush(log, self.cursors(log.id))
