@@ -88,10 +88,7 @@ class AckSet:
         return stop - low - self._raise_low(stop)
 
     def settle_many(self, ranges: Sequence[Range]) -> int:
-        """Settle ranges in any order, and return how many offsets were not settled before.
-
-        Raises ValueError for a bad range; the other ranges may be settled then.
-        """
+        """Settle ranges in any order; return as `settle`. For a bad range, raise; others may be settled."""
         if not ranges:
             return 0
         lowest = min(ranges)

@@ -141,17 +141,12 @@ class LogReader:
 
     def _checked(self, ranges: Iterable[Range]) -> list[Range]:
         checked = list(ranges)
-        end = 0
+        end, view_end = 0, self.view.stop
         for start, stop in checked:
-            if not 0 <= start < stop <= self.view.stop:
-                raise OffsetOutOfRange(
-                    f"{start} to {stop} is not a range of a view that ends at {self.view.stop}"
-                )
+            if not 0 <= start < stop <= view_end:
+                raise OffsetOutOfRange(f"{start} to {stop} is not a range of a view that ends at {view_end}")
             if start < end:
-                raise BadRequest(
-                    f"a range begins at {start}, the one before ends at {end}",
-                    hint="Sort and join the ranges.",
-                )
+                raise BadRequest(f"a range from {start} after one to {end}", hint="Sort and join the ranges.")
             end = stop
         return checked
 

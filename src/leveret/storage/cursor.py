@@ -111,10 +111,9 @@ class Cursor:
             self.progress.wake(now_us)
 
     def begin(self, ranges: Sequence[Range], *, who: bytes = b"") -> None:
-        """Record that the consumer has begun with these messages, and count the attempt.
+        """Record that the consumer has begun with these messages, so that the attempt counts.
 
-        Messages that are not in flight, or that have begun, are ignored. Nobody waits until the entry is
-        durable: if a crash loses it, the attempt does not count.
+        Messages not in flight or begun before are ignored. A crash may lose the entry and so the attempt.
         """
         self.check(who)
         with self._recorder.lock:
@@ -172,10 +171,7 @@ class Cursor:
         who: bytes = b"",
         why: bytes = b"",
     ) -> int:
-        """Requeue messages in flight at their place, delayed until `not_before_us`.
-
-        The return counts as an attempt if `counted`.
-        """
+        """Requeue messages in flight at their place, delayed until `not_before_us`; count it if `counted`."""
         self.check(who, not_before_us, why)
         with self._recorder.lock:
             self.progress.give_back(ranges, not_before_us=not_before_us, counted=counted, why=why)

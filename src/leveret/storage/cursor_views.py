@@ -15,13 +15,17 @@ from leveret.storage.offset_set import Range
 from leveret.storage.progress import Progress
 
 
-class Waiting:
-    """Messages that nobody has taken: those that are ready, and those that are delayed."""
-
+class _View:
     __slots__ = ("_progress",)
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
+
+
+class Waiting(_View):
+    """Messages that nobody has taken: those that are ready, and those that are delayed."""
+
+    __slots__ = ()
 
     @property
     def ready(self) -> int:
@@ -30,7 +34,6 @@ class Waiting:
 
     @property
     def delayed(self) -> int:
-        """Number of delayed messages."""
         return len(self._progress.delayed)
 
     @property
@@ -73,7 +76,6 @@ class Waiting:
         return self._progress.waiting_within(ranges)
 
     def delayed_ranges(self) -> Iterator[Range]:
-        """Return the delayed messages in ascending order."""
         return self._progress.delayed.ranges()
 
     def delayed_count(self, start: int, stop: int) -> int:
@@ -85,16 +87,13 @@ class Waiting:
         return self._progress.delays()
 
 
-class InFlight:
+class InFlight(_View):
     """Messages that are taken and not settled: `len(cursor.in_flight)`, `7 in cursor.in_flight`.
 
     Leased messages are in flight too, and stay so when the store is opened again.
     """
 
-    __slots__ = ("_progress",)
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
+    __slots__ = ()
 
     def __len__(self) -> int:
         return len(self._progress.in_flight)
@@ -107,7 +106,6 @@ class InFlight:
 
     @property
     def first(self) -> int | None:
-        """Lowest offset in flight."""
         return self._progress.in_flight.first()
 
     def offsets_in(self, ranges: Sequence[Range]) -> list[Range]:
@@ -129,11 +127,9 @@ class InFlight:
 
     @property
     def first_leased(self) -> int | None:
-        """Lowest leased offset."""
         return self._progress.leased.first()
 
     def leased(self) -> list[Range]:
-        """Return the leased messages."""
         return list(self._progress.leased.ranges())
 
     def leased_within(self, ranges: Sequence[Range]) -> list[Range]:
@@ -141,13 +137,10 @@ class InFlight:
         return self._progress.leased.members_in(ranges)
 
 
-class Settled:
+class Settled(_View):
     """Settled messages, the watermark and the holes: `7 in cursor.settled`."""
 
-    __slots__ = ("_progress",)
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
+    __slots__ = ()
 
     def __contains__(self, offset: int) -> bool:
         return offset in self._progress.settled
@@ -204,13 +197,10 @@ class Settled:
         return self._progress.settled.around(start, stop)
 
 
-class Returns:
+class Returns(_View):
     """Unsettled messages that were taken and returned: `len(cursor.returns)` of them have a count."""
 
-    __slots__ = ("_progress",)
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
+    __slots__ = ()
 
     def __len__(self) -> int:
         return len(self._progress.counts)

@@ -43,10 +43,8 @@ class Kind(IntEnum):
     MARKED = 5
     """The mark is the stop of the range: any message below it may have been delivered by now."""
     SYNCED = 6
-    """For the audit, without effect: the messages were published, with a `Promise` as the outcome.
-
-    With a consumer's name: the messages went to it, and the entry of their delivery names no consumer because
-    it was for several.
+    """For the audit, without effect: the messages were published, with a `Promise` as the outcome. Or, with a
+    consumer's name, they went to this one of the several consumers that their delivery was for.
     """
     REOPENED = 7
     """After an unclean stop: any message below the stop of the range may have been delivered before."""

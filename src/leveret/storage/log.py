@@ -80,6 +80,14 @@ class _Contents(NamedTuple):
     def batches(self) -> Iterator[Batch]:
         return chain(self.frozen, self.pending)
 
+    def batches_in(self, start: int, stop: int) -> Iterator[Batch]:
+        """Return the batches in memory that overlap [start, stop)."""
+        return chain(_batches(self.frozen, start, stop), _batches(self.pending, start, stop))
+
+    def records(self, start: int, stop: int) -> Iterator[Record]:
+        """Return the records in memory with offsets in [start, stop)."""
+        return chain.from_iterable(batch.records(start, stop) for batch in self.batches_in(start, stop))
+
     def first_in_memory(self, default: int) -> int:
         """Return the first offset in memory, or `default` if memory is empty."""
         return next((batch.first for batch in self.batches()), default)
@@ -188,8 +196,7 @@ class Log:
             first_in_memory = contents.first_in_memory(stop)
             if start < first_in_memory:
                 result.extend(self._from_segments(contents.segments, start, min(stop, first_in_memory)))
-            for batches in (contents.frozen, contents.pending):
-                result.extend(_from_batches(batches, start, stop))
+            result.extend(contents.records(start, stop))
         return result
 
     def read_one(self, offset: int) -> Record | None:
@@ -205,9 +212,7 @@ class Log:
             self.check_range(start, stop)
             for table in rows.between(start, min(stop, contents.first_in_memory(stop))):
                 yield from summaries_of(table)
-            for record in chain(
-                _from_batches(contents.frozen, start, stop), _from_batches(contents.pending, start, stop)
-            ):
+            for record in contents.records(start, stop):
                 yield RecordSummary(record.offset, record.time_us, record.flags, len(record.body))
 
     def flags(self, ranges: Iterable[Range]) -> bytes:
@@ -219,8 +224,7 @@ class Log:
             self.check_range(start, stop)
             for table in rows.between(start, min(stop, contents.first_in_memory(stop))):
                 flags.append(table[FLAGS_BYTE::ROW_BYTES])
-            for batches in (contents.frozen, contents.pending):
-                flags.append(bytes(record.flags for record in _from_batches(batches, start, stop)))
+            flags.append(bytes(record.flags for record in contents.records(start, stop)))
         return b"".join(flags)
 
     def reach(self, start: int, max_bytes: int) -> int:
@@ -228,11 +232,7 @@ class Log:
         end, contents = self.next, self._contents
         segments = contents.segments if start < contents.first_in_memory(end) else ()
         blocks = ((block.last + 1, block.length) for _, block in _blocks(segments, start, end))
-        batches = (
-            (batch.stop, batch.size)
-            for held in (contents.frozen, contents.pending)
-            for batch in _batches(held, start, end)
-        )
+        batches = ((batch.stop, batch.size) for batch in contents.batches_in(start, end))
         size = 0
         for stop, size_bytes in chain(blocks, batches):
             size += size_bytes
@@ -480,8 +480,3 @@ def _batches(batches: Sequence[Batch], start: int, stop: int) -> Iterator[Batch]
         if batches[index].stop > start:
             yield batches[index]
         index += 1
-
-
-def _from_batches(batches: Sequence[Batch], start: int, stop: int) -> Iterator[Record]:
-    for batch in _batches(batches, start, stop):
-        yield from batch.records(start, stop)

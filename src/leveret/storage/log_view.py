@@ -26,10 +26,7 @@ class LogView:
     """End of the view: no offset at or above it can be read."""
 
     def without(self, paths: Collection[str]) -> LogView:
-        """Return the view without the segments at these paths.
-
-        For files that are missing although a later view still names them: they were lost, not rewritten.
-        """
+        """Return the view without these segments: lost ones, whose files a later view still names."""
         kept = (info for info in self.segments if f"{self.directory}/msgs.{info.name}" not in paths)
         return replace(self, segments=tuple(kept))
 

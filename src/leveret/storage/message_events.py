@@ -5,8 +5,6 @@ The rows have three sources: the segments of the log (`published`), the segments
 rows have one schema. They are cut where a chunk of offsets ends, so that all rows about a message have its
 chunk. Repeated events become a few rows with counts (`folded`). numpy does the work for whole batches. What
 the rows mean for a message is left to `leveret.audit`.
-
-The rule: rows are never lost silently; a file that can't be read is reported as `Damage`.
 """
 
 from __future__ import annotations

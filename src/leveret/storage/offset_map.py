@@ -44,13 +44,10 @@ class OffsetMap(Mapping[int, V]):
         return offsets is not None and offset in offsets
 
     def __iter__(self) -> Iterator[int]:
-        """Yield the offsets by ascending value, and in ascending order for each value."""
-        for value in sorted(self._sets):
-            for start, stop in self._sets[value].ranges():
-                yield from range(start, stop)
+        return (offset for offset, _ in self.pairs())
 
     def pairs(self) -> Iterator[tuple[int, V]]:
-        """Yield offsets with their values, in the order of `__iter__`."""
+        """Yield offsets with their values, by ascending value and then by offset."""
         for value in sorted(self._sets):
             for start, stop in self._sets[value].ranges():
                 yield from ((offset, value) for offset in range(start, stop))

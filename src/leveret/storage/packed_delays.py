@@ -1,8 +1,7 @@
 """Delays of offsets, each packed into one number that sorts by the end of the delay.
 
 So a heap of millions of delays takes 64 bytes for each. This module packs delays, and picks the valid one of
-several delays of an offset. Which offsets are delayed is left to `progress.py`. The rule: of several delays
-of an offset, the last one counts.
+several delays of an offset. Which offsets are delayed is left to `progress.py`.
 """
 
 from __future__ import annotations

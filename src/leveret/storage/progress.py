@@ -65,16 +65,14 @@ class Progress:
         self._levels = [OffsetSet() for _ in range(priorities + 1)]
         """Unsettled offsets by priority; index 0 is unused."""
 
-    # questions
+    # questions; `cursor_views.py` describes most of them
 
     @property
     def priorities(self) -> int:
-        """Highest priority that the queue tells apart."""
         return len(self._ready) - 1
 
     @property
     def low(self) -> int:
-        """Lowest offset that is not settled."""
         return self.settled.low
 
     @property
@@ -93,7 +91,6 @@ class Progress:
 
     @property
     def ready(self) -> int:
-        """Number of messages that can be taken now."""
         return sum(map(len, self._ready))
 
     @property
@@ -104,12 +101,10 @@ class Progress:
 
     @property
     def span(self) -> int:
-        """Number of offsets from `low` to `highest`."""
         return max(0, self.highest + 1 - self.settled.low)
 
     @property
     def next_due_us(self) -> int | None:
-        """Time when the next delay ends; None if nothing is delayed."""
         return self._due[0] >> DUE_SHIFT if self._due else None
 
     def delays(self) -> Iterator[tuple[int, int]]:
@@ -119,7 +114,6 @@ class Progress:
                 yield from ((offset, due_us) for offset in range(first, after))
 
     def by_count(self, ranges: Sequence[Range]) -> dict[int, list[Range]]:
-        """Return the offsets in the ranges by the number of returns."""
         rest = OffsetSet(ranges)
         found = {}
         for count, inside in self.counts.parts(ranges):
@@ -133,7 +127,6 @@ class Progress:
         return offset < self.redelivered_below or offset in self.counts
 
     def unsettled_count(self, start: int, stop: int) -> int:
-        """Return how many offsets of [start, stop) are not settled."""
         start = max(start, self.settled.low)
         return stop - start - self.settled.settled_above.count(start, stop) if start < stop else 0
 
@@ -145,27 +138,22 @@ class Progress:
         return list(found.ranges())
 
     def ready_within(self, start: int, stop: int) -> list[Range]:
-        """Return the ready offsets of [start, stop)."""
         return list(OffsetSet(r for level in self._ready for r in level.ranges(start, stop)).ranges())
 
     def waiting_within(self, ranges: Sequence[Range]) -> list[Range]:
-        """Return the ready and delayed offsets in the ranges."""
         named, found = OffsetSet(ranges), OffsetSet()
         for each in filter(None, (*self._ready, self.delayed)):
             found.add_set(named.cut(each))
         return list(found.ranges())
 
     def next_ready(self) -> int | None:
-        """Return the offset that is taken next, or None if none is ready."""
         return next((level.first() for level in reversed(self._ready) if level), None)
 
     def ready_from(self, start: int) -> int | None:
-        """Return the lowest ready offset at or above `start`, or None if there is none."""
         found = (level.first(start) for level in self._ready if level)
         return min((offset for offset in found if offset is not None), default=None)
 
     def ready_below(self, stop: int) -> int | None:
-        """Return the highest ready offset below `stop`, or None if there is none."""
         while stop > self.settled.low:
             start = max(self.settled.low, stop - _LOOK_BACK)
             found = self.ready_within(start, stop)
@@ -175,12 +163,10 @@ class Progress:
         return None
 
     def ready_ranges(self) -> Iterator[Range]:
-        """Yield the ready offsets in the order in which they are taken."""
         for level in reversed(self._ready):
             yield from level.ranges()
 
     def ready_of(self, priority: int, start: int = 0) -> Iterator[Range]:
-        """Return the ready offsets of one priority from `start` on."""
         return self._ready[priority].ranges(start)
 
     # changes

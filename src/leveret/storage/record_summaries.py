@@ -60,7 +60,6 @@ class IndexRows:
 
 
 def summaries_of(rows: bytes) -> Iterator[RecordSummary]:
-    """Yield the summaries of the records that the rows describe."""
     for offset, time_us, _, body, _, _, _, flags, _ in ROW.iter_unpack(rows):
         yield RecordSummary(offset, time_us, flags & ~FIRST, body)
 

@@ -32,7 +32,6 @@ DIGEST = Struct("<Q")
 DIGEST_BYTES = DIGEST.size
 FLAGS_BYTE = 30
 """Position of the flags in a row: `table[FLAGS_BYTE::ROW_BYTES]` is the column of flags."""
-PRIORITY_BYTE = 31
 
 PERSISTENT = 0x01
 """Set by the caller: the record survives a restart. Callers define the bits 0x02 to 0x40 themselves."""
@@ -181,10 +180,7 @@ def extent(row: bytes | memoryview) -> tuple[int, int]:
 
 
 def digest(row: bytes, content: bytes, *, start: int) -> int:
-    """Return the digest of a row and its data, or -1 if the data is not in `content`.
-
-    `content` begins at position `start` of the file.
-    """
+    """Return the digest of a row and its data in `content`, as in `decode`; -1 if the data is not there."""
     position, size = extent(row)
     if position < start or position + size > start + len(content):
         return -1

@@ -284,7 +284,8 @@ class Segment:
             blocks.append(Block(first, last, position, length, row, count, before, hashed))
             row += count
         for position in lost:
-            self._lost_bytes(position)
+            what = "a block and its index are unreadable; it is lost"
+            self._report(Damage(self.path, position, None, what))
         if not lost and hashed != self.info.index_hash:
             self._report(
                 Damage(self.path, HEADER_BYTES, None, "its blocks are not the ones that were written")
@@ -301,9 +302,6 @@ class Segment:
                 return file.read(size, position)
         except FileNotFoundError:
             return b""
-
-    def _lost_bytes(self, position: int) -> None:
-        self._report(Damage(self.path, position, None, "a block and its index are unreadable; it is lost"))
 
     def _write_index(self, rows: bytes) -> None:
         """Write the index if possible. If not, the next reader rebuilds it again."""

@@ -65,10 +65,7 @@ def view_of(image: LogImage, *, segment: int | None = None) -> LogView:
 
 
 def snapshot_running(files: OsFiles, target: OsFiles, report: Report) -> StoreSnapshot:
-    """Take a snapshot of an open store in the directory `target`, as of the store's last checkpoint.
-
-    Raises `SegmentGone` if the store has deleted a file of that checkpoint meanwhile.
-    """
+    """Take a snapshot of an open store's last checkpoint in `target`; `SegmentGone` if files are gone."""
     checkpoints = read_checkpoints(files, report)
     if not checkpoints:
         raise UnknownFormat("checkpoint", None, supported=VERSION)

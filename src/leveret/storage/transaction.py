@@ -65,13 +65,7 @@ class Transaction:
         self.append(cursor.log, messages)
 
     def settle(
-        self,
-        cursor: Cursor,
-        ranges: Sequence[Range],
-        outcome: Outcome,
-        *,
-        who: bytes = b"",
-        why: bytes = b"",
+        self, cursor: Cursor, ranges: Sequence[Range], outcome: Outcome, *, who: bytes = b"", why: bytes = b""
     ) -> None:
         """Settle messages in flight."""
         self.entries.append((cursor, Entry(Kind.SETTLED, ranges, outcome, who, why=why)))
@@ -94,13 +88,7 @@ class Transaction:
         self.entries.append((cursor, Entry(Kind.RELEASED, ranges)))
 
     def drop(
-        self,
-        cursor: Cursor,
-        ranges: Sequence[Range],
-        outcome: Outcome,
-        *,
-        who: bytes = b"",
-        why: bytes = b"",
+        self, cursor: Cursor, ranges: Sequence[Range], outcome: Outcome, *, who: bytes = b"", why: bytes = b""
     ) -> None:
         """Settle ready or delayed messages, for example expired ones that are dead-lettered."""
         self.drops.append((cursor, Entry(Kind.SETTLED, ranges, outcome, who, why=why)))
