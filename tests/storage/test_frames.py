@@ -89,7 +89,7 @@ class TestFinding:
         assert frames.find(flipped(self.content, SECTOR_BYTES), 0, GENERATION) == SECTOR_BYTES
 
     def test_a_frame_that_does_not_begin_with_a_sector_is_none(self):
-        """Such as the bytes of one in the body of a message."""
+        """Bytes that look like a frame may be in the body of a message."""
         assert frames.find(b"x" + encoded(), 0, GENERATION) == -1
 
 

@@ -340,7 +340,7 @@ class TestWholeSets:
 
     @staticmethod
     def like(offsets: OffsetSet, ranges: Iterable[Range]) -> None:
-        """It has just these, in the shape and the order in which a set of them has them."""
+        """Assert that a set equals a new set of these members, with the same chunks in the same order."""
         fresh = OffsetSet(ranges)
         assert offsets == fresh
         assert runs_of(offsets) == runs_of(fresh)
