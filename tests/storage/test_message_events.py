@@ -101,7 +101,7 @@ class TestPublished:
         assert rows_in(store, log) == []
 
 
-class TestTold:
+class TestEntryRows:
     def test_every_entry_says_what_who_when_and_why(self, store, log, cursor, rows_in, clock):
         store.append(log, messages(6))
         clock.now_us += 5
