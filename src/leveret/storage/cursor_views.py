@@ -79,7 +79,6 @@ class Waiting(_View):
         return self._progress.delayed.ranges()
 
     def delayed_count(self, start: int, stop: int) -> int:
-        """Return how many offsets of [start, stop) are delayed."""
         return self._progress.delayed.count(start, stop)
 
     def delays(self) -> Iterator[tuple[int, int]]:
@@ -113,7 +112,6 @@ class InFlight(_View):
         return self._progress.in_flight.members_in(ranges)
 
     def count(self, start: int, stop: int) -> int:
-        """Return how many offsets of [start, stop) are in flight."""
         return self._progress.in_flight.count(start, stop)
 
     @property
@@ -189,7 +187,6 @@ class Settled(_View):
         return self._progress.settled.unsettled(start, stop)
 
     def unsettled_count(self, start: int, stop: int) -> int:
-        """Return how many offsets of [start, stop) are not settled."""
         return self._progress.unsettled_count(start, stop)
 
     def around(self, start: int, stop: int) -> AckSet:

@@ -46,7 +46,6 @@ def sync_file(file: File, path: str) -> None:
 
 
 def sync_all(files: Files, paths: Sequence[str]) -> None:
-    """Sync files and directories."""
     try:
         files.sync_all(paths)
     except OSError as error:

@@ -126,7 +126,6 @@ class Entry(NamedTuple):
 
     @classmethod
     def of(cls, record: Record) -> Entry:
-        """Return the entry that a journal's record holds."""
         flat = array("Q", record.body)
         return cls(
             Kind(record.flags >> 1),

@@ -110,7 +110,6 @@ def pieces(snapshot: StoreSnapshot, logs: Iterable[int]) -> Iterator[Piece]:
 
 
 def rows(snapshot: StoreSnapshot, piece: Piece, report: Report) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one piece."""
     image = snapshot.logs[piece.log_id]
     if piece.event == "standing":
         yield standing(snapshot.files, image, report)

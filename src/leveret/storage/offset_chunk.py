@@ -205,7 +205,6 @@ class Chunk:
         return length * 8 - 9 + self.bits[length - 1].bit_length()
 
     def count_in(self, lo: int, hi: int) -> int:
-        """Return the number of members in [lo, hi)."""
         if self.bits is not None:
             return window(self.bits, lo, hi).bit_count()
         # The copy has at most 64 bounds.

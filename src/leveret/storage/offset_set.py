@@ -235,7 +235,6 @@ class OffsetSet:
         return self.first_absent(start) >= stop
 
     def count(self, start: int, stop: int) -> int:
-        """Return how many offsets of [start, stop) are members."""
         return sum(
             chunk.count if hi - lo == CHUNK_SIZE else chunk.count_in(lo, hi)
             for chunk, lo, hi, _ in self._parts(start, stop)

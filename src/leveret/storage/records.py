@@ -99,7 +99,6 @@ class Batch(NamedTuple):
         return Batch(start, self.time_us, messages, size_of(messages))
 
     def records(self, start: int, stop: int) -> Iterator[Record]:
-        """Return the batch's records with offsets in [start, stop)."""
         start = max(start, self.first)
         messages = self.messages[start - self.first : stop - self.first]
         return (Record(offset, self.time_us, *message) for offset, message in enumerate(messages, start))

@@ -287,9 +287,7 @@ class Segment:
             what = "a block and its index are unreadable; it is lost"
             self._report(Damage(self.path, position, None, what))
         if not lost and hashed != self.info.index_hash:
-            self._report(
-                Damage(self.path, HEADER_BYTES, None, "its blocks are not the ones that were written")
-            )
+            self._report(Damage(self.path, HEADER_BYTES, None, "its blocks differ from those written"))
         self.info = self.info._replace(rows=row, index_hash=hashed)
         rows = b"".join(tables)
         self._write_index(rows)

@@ -138,7 +138,6 @@ class Store:
         return log
 
     def cursors(self, log_id: int) -> Mapping[str, Cursor]:
-        """Return the cursors of a log by name."""
         return self._cursors.get(log_id, {})
 
     def create_log(self, *, label: str = "", retention: Retention = Retention()) -> Log:  # noqa: B008

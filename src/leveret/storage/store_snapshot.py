@@ -53,7 +53,6 @@ class StoreSnapshot:
         return cls(files, Checkpoint.decode(0, data))
 
     def journals(self, log_id: int) -> list[LogImage]:
-        """Return the journals of a log's cursors."""
         return self._journals.get(log_id, [])
 
 
