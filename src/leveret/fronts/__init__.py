@@ -1,2 +1,4 @@
-"""One package for each protocol that clients speak. A front translates between its protocol and
-`leveret.broker`, and knows no other front."""
+"""One package per protocol. A front translates between its protocol and `leveret.broker`.
+
+The rule: a front imports no other front.
+"""

@@ -177,14 +177,18 @@ class AmqpSocket(asyncio.Protocol):
         if connection.backlog or self._transport.get_write_buffer_size() > _READ_STOP_BYTES:
             self._go_on_later()
         if connection.state is State.CLOSED:
-            if connection.leaves:
+            if connection.peer_closes_socket:
                 self._read_or_not()
             else:
                 self._transport.close()
             self._end_soon()
         elif connection.state is State.CLOSING:
             self._end_soon()
-            if connection.deaf and self._transport.can_write_eof() and not self._transport.is_closing():
+            if (
+                connection.is_unreadable
+                and self._transport.can_write_eof()
+                and not self._transport.is_closing()
+            ):
                 with suppress(OSError):  # it is gone already
                     self._transport.write_eof()
 
@@ -233,7 +237,7 @@ class AmqpSocket(asyncio.Protocol):
         """
         self._choked = True
         self._read_or_not()
-        if self.connection.writable and not self.connection.waits and not self._goes_on:
+        if self.connection.writable and not self.connection.awaits_login and not self._goes_on:
             self._goes_on = True
             self._turns.go_on_later(self._go_on)
 
@@ -250,7 +254,9 @@ class AmqpSocket(asyncio.Protocol):
     def _read_or_not(self) -> None:
         if self._transport.is_closing():
             return
-        if (self._held or self._paced or self._spent or self._choked) and not self.connection.leaves:
+        if (
+            self._held or self._paced or self._spent or self._choked
+        ) and not self.connection.peer_closes_socket:
             self._transport.pause_reading()
         else:
             self._received_s = self._loop.time()  # it could not have been heard until now

@@ -271,8 +271,8 @@ def test_a_new_group_starts_where_it_is_told_to(api, orders):
 
 
 NO_GROUPS = [
-    ({}, "subject is missing: the stream or topic that the group reads."),
-    ({"subject": 5}, "subject is 5; it must be text."),
+    ({}, "subject is missing; it must name the stream or topic that the group reads."),
+    ({"subject": 5}, "subject is 5; it must be a string."),
     ({"subject": "q"}, "queue 'q' in vhost '/' is no stream: groups read streams and topics"),
     (
         {"subject": "orders", "mode": "query"},
@@ -299,7 +299,7 @@ NO_GROUPS = [
     ),
     (
         {"subject": "orders", "span": 5},
-        "There is no field 'span' here; there are: subject, start, mode, max_span, consume_timeout_ms, "
+        "Field 'span' is unknown; known fields: subject, start, mode, max_span, consume_timeout_ms, "
         "max_reconsume, delays, first_level, paused.",
     ),
 ]

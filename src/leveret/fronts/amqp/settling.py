@@ -1,4 +1,4 @@
-"""Acks, nacks and rejects as they come over AMQP."""
+"""Acks, nacks and rejects of AMQP clients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from leveret.fronts.amqp.channel import AmqpChannel
 
 
 def settle(channel: AmqpChannel, events: Sequence[Settlement]) -> None:
-    """Settle what these frames name; all of them say the same of other tags."""
+    """Settle the deliveries of these events, which differ only in their tags."""
     first = events[0]
     refusal = Verdict.REQUEUE if first.requeue else Verdict.REJECT
     tags = [Tags(event.first, event.last, event.multiple) for event in events]

@@ -1,4 +1,4 @@
-"""confirm.*: a channel that confirms its publishes."""
+"""confirm.*: put a channel into confirm mode."""
 
 from __future__ import annotations
 
