@@ -61,16 +61,16 @@ class Gate:
 
     def look(self, after_s: float = 0.0) -> None:
         self.now_s += after_s
-        self.watcher.look([each for each in self.sockets if not each.closed])
+        self.watcher.check([each for each in self.sockets if not each.closed])
 
 
 @pytest.fixture
 def gate() -> Gate:
     return Gate(
         Limits(
-            unknown_bytes_max=8 * MIB,
-            unknown_total_bytes_max=20 * MIB,
-            unknown_max=4,
+            anonymous_bytes_max=8 * MIB,
+            anonymous_total_bytes_max=20 * MIB,
+            anonymous_max=4,
             unfinished_bytes_max=100 * MIB,
             unfinished_total_bytes_max=250 * MIB,
         )
@@ -110,7 +110,7 @@ def test_while_strangers_are_sent_away_those_who_are_there_for_longest_have_to_g
     gate.look()
     late = gate.connect()
     gate.look(after_s=0.9)
-    gate.watcher.crowded()
+    gate.watcher.calls_refused()
     gate.look(after_s=0.05)
     assert not early.closed
     gate.look(after_s=0.1)
