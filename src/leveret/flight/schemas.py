@@ -1,4 +1,4 @@
-"""How rows look on the wire: what a read gives, and what a write takes."""
+"""Arrow schemas of the rows that a read returns and a write sends."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import pyarrow as pa
 READ: pa.Schema = pa.schema(
     [
         ("offset", pa.uint64()),
-        ("timestamp", pa.timestamp("us", tz="UTC")),  # when the broker took it in
+        # Time at which the broker received the message.
+        ("timestamp", pa.timestamp("us", tz="UTC")),
         ("priority", pa.uint8()),
         ("exchange", pa.binary()),
         ("routing_key", pa.binary()),
@@ -15,14 +16,15 @@ READ: pa.Schema = pa.schema(
     ]
 )
 HEADER: pa.Field = pa.field("header", pa.binary())
-"""The content header as it came over AMQP: class, weight, size of the body, flags, properties."""
+"""The payload of AMQP's content header: class, weight, size of the body, flags, properties."""
 READ_WITH_HEADERS: pa.Schema = READ.append(HEADER)
 
 WRITE: pa.Schema = pa.schema(
     [
         ("exchange", pa.binary()),
         ("routing_key", pa.binary()),
-        ("header", pa.binary()),  # a whole AMQP content header
+        # The whole payload of AMQP's content header.
+        ("header", pa.binary()),
         ("body", pa.binary()),
     ]
 )
