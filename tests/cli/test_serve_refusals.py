@@ -82,7 +82,7 @@ def test_a_taken_port_for_tls_is_named(tmp_path: Path, taken: int) -> None:
 def test_one_port_for_two_protocols_is_refused(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     said = refused(tmp_path, "--port", port, "--http-port", 0, "--flight-port", port)
-    assert f"port {port} is wanted for AMQP and for Arrow Flight" in said
+    assert f"--flight-port: listeners.amqp_port and listeners.flight_port are both {port}" in said
 
 
 @pytest.mark.parametrize("host", ["nowhere.invalid", "203.0.113.7"])

@@ -184,9 +184,13 @@ def test_nothing_listens_in_the_clear_where_nothing_is_to(tmp_path, certificate,
 
 
 WRONG = {
-    "nobody could connect": (("--port", "-1"), 2, "nobody could connect: give --tls-cert"),
-    "no key": (("--tls-cert", "{cert}"), 2, "a certificate needs its key"),
-    "no certificate": (("--tls-key", "{key}"), 2, "a certificate needs its key"),
+    "nobody could connect": (
+        ("--port", "-1"),
+        1,
+        "nobody could connect: listeners.amqp_port is off",
+    ),
+    "no key": (("--tls-cert", "{cert}"), 1, "--tls-cert: tls.certificate is set and tls.key is not"),
+    "no certificate": (("--tls-key", "{key}"), 1, "--tls-key: tls.key is set and tls.certificate is not"),
     "a file that is missing": (("--tls-cert", "{cert}", "--tls-key", "/nowhere"), 1, "can't be read"),
     "a key that is none": (("--tls-cert", "{cert}", "--tls-key", "{cert}"), 1, "can't be used"),
 }

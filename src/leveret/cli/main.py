@@ -12,6 +12,7 @@ import typer
 
 from leveret import __version__
 from leveret.cli.audit import audit
+from leveret.cli.config import config
 from leveret.cli.consume import consume
 from leveret.cli.demo.command import demo
 from leveret.cli.groups import groups
@@ -54,3 +55,4 @@ app.add_typer(topic, name="topic")
 app.add_typer(groups, name="groups")
 app.add_typer(users, name="users")
 app.add_typer(pipeline, name="pipeline")
+app.add_typer(config, name="config")

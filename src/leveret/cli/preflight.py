@@ -53,7 +53,6 @@ def check(
     except PortsTaken:
         check_ports(host, [*listeners, flight])
         raise
-    _check_that_ports_differ([*listeners, flight])
 
 
 def explained(error: Exception, host: str, listeners: Sequence[Listener]) -> str:
@@ -109,9 +108,8 @@ def check_certificate(tls: TlsSettings | None) -> None:
 
 
 def check_ports(host: str, listeners: Sequence[Listener]) -> None:
-    """Raise `StartRefused` if a port is named twice, or can't be listened on; all such ports are named."""
+    """Raise `StartRefused` with all ports that can't be listened on."""
     wanted = [each for each in listeners if each.port not in (OFF, 0)]
-    _check_that_ports_differ(wanted)
     taken = []
     with ExitStack() as held:
         for each in wanted or [Listener("AMQP", "--port", 0)]:
@@ -129,15 +127,6 @@ def check_ports(host: str, listeners: Sequence[Listener]) -> None:
                 taken.append(each)
     if taken:
         raise PortsTaken(_taken(host, taken))
-
-
-def _check_that_ports_differ(listeners: Sequence[Listener]) -> None:
-    seen: dict[int, Listener] = {}
-    for each in (one for one in listeners if one.port not in (OFF, 0)):
-        other = seen.setdefault(each.port, each)
-        if other is not each:
-            what = f"port {each.port} is wanted for {other.protocol} and for {each.protocol}"
-            raise StartRefused(f"{what} (choose another with {each.option})")
 
 
 def _not_allowed(host: str, listener: Listener, error: OSError) -> str:

@@ -42,7 +42,7 @@ class Alarms:
 
     def __init__(self, turns: Turns, measure: Measure, helpers: Callable[[], Sequence[int]] = tuple) -> None:
         self._turns = turns
-        self._measure = measure
+        self.measure = measure
         self._helpers = helpers
         self._timer: asyncio.TimerHandle | None = None
         self._last = Shortage(memory=False, disk=False)
@@ -69,15 +69,20 @@ class Alarms:
         self._seen_bytes = self._turns.broker.memory_bytes
         self._timer = self._turns.loop.call_later(_INTERVAL_S, self.look)
         try:
-            shortage = self._measure(self._helpers())
+            shortage = self.measure(self._helpers())
         except OSError as error:
             log.warning("memory and disk can't be measured at present: %s", error)
             return
         if shortage != self._last:
             self._turns.begin()
             for what in Shortage._fields:
-                if getattr(shortage, what) != getattr(self._last, what):
-                    self._turns.broker.set_alarm(what, on=getattr(shortage, what))
+                is_short = getattr(shortage, what)
+                if is_short != getattr(self._last, what):
+                    if is_short:
+                        log.warning("low on %s: publishers are held back", what)
+                    else:
+                        log.info("no longer low on %s", what)
+                    self._turns.broker.set_alarm(what, on=is_short)
             self._last = shortage
 
 

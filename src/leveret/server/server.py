@@ -92,12 +92,13 @@ class Server:
         goodbye_s: float = 5.0,
         flight: FlightSettings | None = None,
         tls: TlsSettings | None = None,
+        tls_context: ssl.SSLContext | None = None,
         descriptors: Descriptors | None = None,
     ) -> None:
         """`clock` gives microseconds, a `SteadyClock` unless said otherwise. `measure` says what the broker
         is short of; `goodbye_s`: how long clients may take to leave; `flight`: where bulk readers and writers
-        are served, `tls`: clients over TLS, if they are; with it the other port may be `OFF`; `descriptors`:
-        shared with other listeners of the process."""
+        are served, `tls`: clients over TLS, if they are; with it the other port may be `OFF`;
+        `tls_context` and `descriptors`: shared with other listeners of the process."""
         self._files = files
         self._definitions = definitions
         self._host = host
@@ -112,6 +113,7 @@ class Server:
         self._goodbye_s = goodbye_s
         self._flight = flight
         self._tls = tls
+        self._tls_context = tls.context() if tls is not None and tls_context is None else tls_context
         self._descriptors = descriptors or Descriptors()
         self._alarms: Alarms | None = None
         self.endpoint: FlightEndpoint | None = None
@@ -192,6 +194,11 @@ class Server:
             self._steps = StepWatch(self._clock, loop)
             self._steps.start()
 
+    def change_alarms(self, measure: Measure) -> None:
+        """Measure shortages in another way from now on: the limits have changed."""
+        if self._alarms is not None:
+            self._alarms.measure = measure
+
     async def _undo_start(self, store: Store, turns: Turns | None) -> None:
         """Let go of everything that a start has taken before it failed."""
         for listener in self._listeners:
@@ -233,7 +240,7 @@ class Server:
         if self._port != OFF:
             self._port = await self._listen_on(self._port)
         if self._tls is not None:
-            self.tls_port = await self._listen_on(self._tls.port, self._tls.context())
+            self.tls_port = await self._listen_on(self._tls.port, self._tls_context)
 
     async def _listen_on(self, port: int, tls: ssl.SSLContext | None = None) -> int:
         """The port; one that was free if it is 0."""

@@ -22,6 +22,11 @@ class TlsSettings:
         """TLS 1.2 or later; `OSError` if certificate and key can't be used."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
+        self.load_into(context)
+        return context
+
+    def load_into(self, context: ssl.SSLContext) -> None:
+        """Show the certificate, as its files are now, to clients that connect from now on; or `OSError`."""
         try:
             context.load_cert_chain(self.certificate, self.key, password="")  # nobody is there to be asked
         except (OSError, ValueError) as error:
@@ -30,4 +35,3 @@ class TlsSettings:
                 f"certificate {self.certificate} and key {self.key} can't be used: {reason} (both are PEM "
                 "files, the key is that of the certificate and has no password)"
             ) from error
-        return context

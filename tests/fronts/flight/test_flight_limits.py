@@ -253,11 +253,17 @@ class TestOneProcess:
     def test_calls_beyond_so_many_are_told_to_come_later(self, serve: Callable[..., int]) -> None:
         port = serve(calls_max=2)
         assert refused(port) == "nothing is here"
-        held = [begun_write(Bulk(port)) for _ in range(2)]
-        wait_until(lambda: "2 calls are under way" in refused(port))
-        for each in held:
+        writers: list[flight.FlightStreamWriter] = []
+
+        def are_too_many() -> bool:
+            """Begin one more write: the look before may still have had its slot when the last one came."""
+            writers.append(begun_write(Bulk(port)))
+            return "2 calls are under way" in refused(port)
+
+        wait_until(are_too_many)
+        for writer in writers:
             with pytest.raises(flight.FlightError):
-                each.close()
+                writer.close()
         wait_until(lambda: refused(port) == "nothing is here")
 
     def test_strangers_take_no_place_from_clients_and_soon_have_to_go(
