@@ -68,9 +68,9 @@ class Gate:
 def gate() -> Gate:
     return Gate(
         Limits(
-            anonymous_bytes_max=8 * MIB,
-            anonymous_total_bytes_max=20 * MIB,
-            anonymous_max=4,
+            unknown_bytes_max=8 * MIB,
+            unknown_total_bytes_max=20 * MIB,
+            unknown_max=4,
             unfinished_bytes_max=100 * MIB,
             unfinished_total_bytes_max=250 * MIB,
         )

@@ -228,15 +228,13 @@ class TestOneProcess:
             brokers.shutdown(socket.SHUT_RDWR)
 
     def test_a_socket_that_says_nothing_is_closed(self, serve: Callable[..., int]) -> None:
-        with socket.create_connection(
-            ("127.0.0.1", serve(Limits(anonymous_s=0.2))), timeout=WAIT_S
-        ) as silent:
+        with socket.create_connection(("127.0.0.1", serve(Limits(unknown_s=0.2))), timeout=WAIT_S) as silent:
             while silent.recv(4096):
                 pass
 
     def test_a_call_without_a_login_that_is_never_finished_is_closed(self, serve: Callable[..., int]) -> None:
         """What an HTTP/2 client says first, and then nothing more."""
-        with socket.create_connection(("127.0.0.1", serve(Limits(anonymous_s=0.2))), timeout=WAIT_S) as slow:
+        with socket.create_connection(("127.0.0.1", serve(Limits(unknown_s=0.2))), timeout=WAIT_S) as slow:
             slow.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")
             while slow.recv(4096):
                 pass
@@ -269,7 +267,7 @@ class TestOneProcess:
     def test_strangers_take_no_place_from_clients_and_soon_have_to_go(
         self, serve: Callable[..., int]
     ) -> None:
-        port = serve(Limits(anonymous_s=3600.0, anonymous_crowded_s=0.1), unverified_max=2)
+        port = serve(Limits(unknown_s=3600.0, crowded_s=0.1), unverified_max=2)
         assert refused(port) == "nothing is here"
         with ExitStack() as stack:
 

@@ -37,15 +37,15 @@ _TCP_INFO: Final = Struct("=128xQ")
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    anonymous_bytes_max: int = 8 << 20
+    unknown_bytes_max: int = 8 << 20
     """Bytes that a connection may send before its first login: a call with a large ticket."""
-    anonymous_total_bytes_max: int = 64 << 20
+    unknown_total_bytes_max: int = 64 << 20
     """Bytes that all connections without a login may send together."""
-    anonymous_max: int = 256
+    unknown_max: int = 256
     """Connections without a login."""
-    anonymous_s: float = 10.0
+    unknown_s: float = 10.0
     """Time in which a connection must log in."""
-    anonymous_crowded_s: float = 1.0
+    crowded_s: float = 1.0
     """Time in which a connection must log in while calls without a login are refused."""
     unfinished_bytes_max: int = 256 << 20
     """Bytes of unanswered calls that a connection may send: two messages of the largest size."""
@@ -109,7 +109,7 @@ class ConnectionWatcher:
 
     def calls_refused(self) -> None:
         """Shorten the time for a login: calls without one had to be refused."""
-        self._crowded_until_s = self._clock() + 2 * self._limits.anonymous_crowded_s
+        self._crowded_until_s = self._clock() + 2 * self._limits.crowded_s
 
     def logged_in(self, peer: str) -> None:
         """Note that a call of this peer, in gRPC's form, has logged in."""
@@ -189,14 +189,14 @@ class ConnectionWatcher:
         anonymous = {peer: state for peer, state in self._connections.items() if not state.logged_in}
         logged_in = {peer: state for peer, state in self._connections.items() if state.logged_in}
         oldest_first = sorted(anonymous, key=lambda peer: anonymous[peer].since_s)
-        login_s = limits.anonymous_crowded_s if now_s < self._crowded_until_s else limits.anonymous_s
+        login_s = limits.crowded_s if now_s < self._crowded_until_s else limits.unknown_s
         reasons = dict.fromkeys(
-            oldest_first[: max(0, len(anonymous) - limits.anonymous_max)],
-            f"more than {limits.anonymous_max} connections have not logged in",
+            oldest_first[: max(0, len(anonymous) - limits.unknown_max)],
+            f"more than {limits.unknown_max} connections have not logged in",
         )
         for peer, state in anonymous.items():
-            if state.received_bytes > limits.anonymous_bytes_max:
-                reasons[peer] = f"more than {limits.anonymous_bytes_max} bytes were sent before a login"
+            if state.received_bytes > limits.unknown_bytes_max:
+                reasons[peer] = f"more than {limits.unknown_bytes_max} bytes were sent before a login"
             elif now_s - state.since_s > login_s:
                 reasons[peer] = f"no login within {login_s:g} s"
         for peer, state in logged_in.items():
@@ -204,7 +204,7 @@ class ConnectionWatcher:
                 reasons[peer] = f"more than {limits.unfinished_bytes_max} bytes of calls are not finished"
             elif not state.reads and now_s - state.heard_s > limits.silent_s:
                 reasons[peer] = f"nothing was sent for {limits.silent_s:g} s"
-        _close_largest(anonymous, limits.anonymous_total_bytes_max, reasons)
+        _close_largest(anonymous, limits.unknown_total_bytes_max, reasons)
         _close_largest(logged_in, limits.unfinished_total_bytes_max, reasons)
         return reasons
 
