@@ -64,19 +64,17 @@ def deliver_frames(
             )
         )
     pieces: list[bytes] = []
-    for tag, exchange, key, header, body, is_redelivered in zip(
+    for tag, exchange, key, header, body, repeated in zip(
         tags, exchanges, keys, headers, bodies, redelivered, strict=True
     ):
         if _fits(body, frame_max):
             shape = _shape(channel, consumer_tag, exchange, key, len(header), len(body))
             pieces.append(
-                shape.packer.pack(
-                    shape.before, tag, is_redelivered, shape.after, header, shape.between, body, END
-                )
+                shape.packer.pack(shape.before, tag, repeated, shape.after, header, shape.between, body, END)
             )
         else:
             before, after = _method_parts(channel, consumer_tag, exchange, key)
-            pieces.append(before + _TAG.pack(tag, is_redelivered) + after)
+            pieces.append(before + _TAG.pack(tag, repeated) + after)
             pieces += content_frames(channel, header, body, frame_max=frame_max)
     return pieces
 

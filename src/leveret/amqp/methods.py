@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 from pamqp import commands
 from pamqp.base import Frame
 
+from leveret.amqp import frames
 from leveret.amqp.errors import ConnectionException, FrameError, NotImplemented_
 from leveret.amqp.tables import decode_table_body, encode_short_string, encode_table
 
@@ -26,8 +27,6 @@ __all__ = ["Method", "decode", "encode", "frame", "ids", "make", "name"]
 Method: TypeAlias = Frame
 _M = TypeVar("_M", bound=Frame)
 
-FRAME_METHOD = 1
-FRAME_END = b"\xce"
 BITS_PER_OCTET = 8
 # SASL responses and secrets are opaque octets; every other long string is text.
 _OPAQUE = {
@@ -36,7 +35,6 @@ _OPAQUE = {
     ("Connection.UpdateSecret", "new_secret"),
 }
 _IDS = Struct(">HH")
-_FRAME_HEAD = Struct(">BHI")
 _LENGTH = Struct(">I")
 
 # A reader takes the payload and a position, and returns the value and the position after it. Beyond the end
@@ -51,10 +49,6 @@ def _integer_reader(size_bytes: int) -> _Reader:
         return int.from_bytes(data[position:stop], "big"), stop
 
     return read
-
-
-def _integer_writer(layout: str) -> _Writer:
-    return Struct(layout).pack
 
 
 def _read_short(data: bytes, position: int) -> tuple[str, int]:
@@ -86,10 +80,10 @@ def _write_long(text: str | bytes) -> bytes:
 
 
 _CODECS: dict[str, tuple[_Reader, _Writer]] = {
-    "octet": (_integer_reader(1), _integer_writer(">B")),
-    "short": (_integer_reader(2), _integer_writer(">H")),
-    "long": (_integer_reader(4), _integer_writer(">I")),
-    "longlong": (_integer_reader(8), _integer_writer(">Q")),
+    "octet": (_integer_reader(1), Struct(">B").pack),
+    "short": (_integer_reader(2), Struct(">H").pack),
+    "long": (_integer_reader(4), Struct(">I").pack),
+    "longlong": (_integer_reader(8), Struct(">Q").pack),
     "shortstr": (_read_short, encode_short_string),
     "longstr": (_read_long, _write_long),
     "opaque": (_read_opaque, _write_long),
@@ -144,9 +138,9 @@ def name(method: Method) -> str:
 
 
 def make(kind: type[_M], **arguments: Any) -> _M:
-    """Return a method with all its arguments, unchecked.
+    """Return a method with unchecked arguments: pamqp's constructors refuse names that RabbitMQ allows.
 
-    pamqp's constructors refuse names that RabbitMQ allows. Example: `make(Queue.DeclareOk, queue="any name", message_count=0, consumer_count=0)`.
+    Example: `make(Queue.DeclareOk, queue="any name", message_count=0, consumer_count=0)`.
     """
     if arguments.keys() != set(kind.attributes()):
         raise TypeError(f"{kind.name} takes {', '.join(kind.attributes()) or 'no arguments'}")
@@ -163,7 +157,7 @@ def decode(payload: bytes) -> Method:
     `NotImplemented_` for an unknown method (where RabbitMQ closes the socket without an answer).
     """
     if len(payload) < _IDS.size:
-        raise FrameError(f"type {FRAME_METHOD}, all octets = {_octets(payload)}: unknown_frame", method=None)
+        raise FrameError(f"type {frames.METHOD}, all octets = {_octets(payload)}: unknown_frame", method=None)
     plan = _PLANS.get(int.from_bytes(payload[:4], "big"))
     if plan is None:
         class_id, method_id = _IDS.unpack_from(payload)
@@ -222,5 +216,4 @@ def _encoded(method: Method, attribute: str, write: _Writer) -> bytes:
 
 def frame(channel: int, method: Method) -> bytes:
     """Return the whole frame: type, channel, size, payload, end octet."""
-    payload = encode(method)
-    return b"".join((_FRAME_HEAD.pack(FRAME_METHOD, channel, len(payload)), payload, FRAME_END))
+    return frames.frame(frames.METHOD, channel, encode(method))

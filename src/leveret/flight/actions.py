@@ -83,7 +83,6 @@ class Leased(_Message, frozen=True):
     ready: int
     """Ready messages left in the queue."""
     settled: int
-    """Leases up to this number are settled."""
 
 
 class Plan(_Message, frozen=True):
@@ -208,7 +207,6 @@ class Follow(_Message, frozen=True):
 
 class Followed(_Message, frozen=True):
     epoch: int
-    """Epoch of this run, which all further requests must carry."""
     places: list[Place]
     """The group's position in each partition."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
@@ -33,19 +33,14 @@ class OutOfBounds(ValueError):
     """A value is out of its bounds. The text names the value and its bounds."""
 
 
-class _Bound(NamedTuple):
-    low: float
-    high: float
-
-
-_ANY: Final = _Bound(0, OFFSET_MAX)
-_POSITIVE: Final = _Bound(1, OFFSET_MAX)
-_BOUNDS: Final = {
-    "timeout_s": _Bound(0.001, _TIMEOUT_S_MAX),
+_ANY: Final = (0, OFFSET_MAX)
+_POSITIVE: Final = (1, OFFSET_MAX)
+_BOUNDS: Final[dict[str, tuple[float, float]]] = {
+    "timeout_s": (0.001, _TIMEOUT_S_MAX),
     "max_messages": _POSITIVE,
     "max_bytes": _POSITIVE,
     # Of a position: times before 1970 are negative.
-    "value": _Bound(-OFFSET_MAX, OFFSET_MAX),
+    "value": (-OFFSET_MAX, OFFSET_MAX),
 }
 _LONG_TEXTS: Final = ("why",)
 """Texts without a bound: the broker cuts them."""

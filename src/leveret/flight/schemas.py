@@ -1,4 +1,7 @@
-"""Arrow schemas of the rows that a read returns and a write sends."""
+"""Arrow schemas of the rows that a read returns and a write sends.
+
+`timestamp` is when the broker received the message; `header` is the payload of AMQP's content header.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,6 @@ import pyarrow as pa
 READ: pa.Schema = pa.schema(
     [
         ("offset", pa.uint64()),
-        # Time at which the broker received the message.
         ("timestamp", pa.timestamp("us", tz="UTC")),
         ("priority", pa.uint8()),
         ("exchange", pa.binary()),
@@ -16,14 +18,12 @@ READ: pa.Schema = pa.schema(
     ]
 )
 HEADER: pa.Field = pa.field("header", pa.binary())
-"""The payload of AMQP's content header: class, weight, size of the body, flags, properties."""
 READ_WITH_HEADERS: pa.Schema = READ.append(HEADER)
 
 WRITE: pa.Schema = pa.schema(
     [
         ("exchange", pa.binary()),
         ("routing_key", pa.binary()),
-        # The whole payload of AMQP's content header.
         ("header", pa.binary()),
         ("body", pa.binary()),
     ]

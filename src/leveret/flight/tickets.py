@@ -92,14 +92,10 @@ def ascending_ranges(data: bytes) -> list[tuple[int, int]]:
     try:
         ranges = unpack_ranges(data)
     except ValueError:
-        raise OutOfBounds(
-            f"{len(data)} bytes can't be ranges of offsets, which have {RANGE_BYTES} bytes each"
-        ) from None
+        raise OutOfBounds(f"{len(data)} bytes can't be ranges of offsets: each has {RANGE_BYTES}") from None
     end = 0
     for start, stop in ranges:
         if not end <= start < stop < OFFSET_MAX:
-            raise OutOfBounds(
-                f"ranges of offsets must ascend: one from {start} to {stop} follows one to {end}"
-            )
+            raise OutOfBounds(f"ranges of offsets must ascend: {start} to {stop} follows one to {end}")
         end = stop
     return ranges

@@ -1,4 +1,1 @@
-"""One package per protocol. A front translates between its protocol and `leveret.broker`.
-
-The rule: a front imports no other front.
-"""
+"""Fronts, one per protocol: each translates between its protocol and the broker, and imports no other."""

@@ -108,7 +108,6 @@ class Acceptor:
                 self._wait(error.strerror)
                 return
             if self._admits(connection, str(peer[0])):
-                # The client may have closed the connection.
                 with suppress(OSError):
                     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 task = self._loop.create_task(self._open(connection))

@@ -35,10 +35,7 @@ Measure: TypeAlias = Callable[[Sequence[int]], Shortage]
 
 
 class Alarms:
-    """Sets and clears the broker's alarms. `measure` gets the ids of the helper processes.
-
-    The memory of helper processes counts as the broker's.
-    """
+    """Sets and clears alarms. `measure` gets the ids of helper processes, whose memory counts, too."""
 
     def __init__(self, turns: Turns, measure: Measure, helpers: Callable[[], Sequence[int]] = tuple) -> None:
         self._turns = turns

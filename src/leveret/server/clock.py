@@ -21,10 +21,6 @@ _STEP_US: Final = 1_000_000
 """Smallest difference that is logged."""
 
 
-def time_of_day_ns() -> int:
-    return time.time_ns()
-
-
 def time_passed_ns() -> int:
     """Return a monotonic time. On Linux it includes the time for which the machine was suspended."""
     if hasattr(time, "CLOCK_BOOTTIME"):
@@ -38,7 +34,7 @@ class SteadyClock:
     def __init__(
         self,
         *,
-        time_of_day_ns: Callable[[], int] = time_of_day_ns,
+        time_of_day_ns: Callable[[], int] = time.time_ns,
         time_passed_ns: Callable[[], int] = time_passed_ns,
     ) -> None:
         self._time_of_day_ns = time_of_day_ns

@@ -33,7 +33,6 @@ class DamageReport:
             self.tell(new)
 
     def tell(self, places: Sequence[Damage]) -> None:
-        """Log and count damaged places, also those found by other processes."""
         for damage in places:
             owner = owner_of(self._broker, damage.file)
             log.error("%s%s", damage, f" ({owner})" if owner else "")

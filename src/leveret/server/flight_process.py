@@ -34,9 +34,8 @@ _NICENESS: Final = 5
 def main() -> None:
     settings = msgspec.convert(json.loads(sys.argv[1]), process_protocol.ProcessSettings)
     connection = socket.socket(fileno=settings.fd)
-    # The process writes to the broker's terminal from a process group of its own.
+    # The process may write to the broker's terminal, and a closed terminal ends neither of them.
     signal.signal(signal.SIGTTOU, signal.SIG_IGN)
-    # A closed terminal ends neither the broker nor this process.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     _lower_priority()
     if settings.cpus:

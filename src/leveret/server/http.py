@@ -170,14 +170,11 @@ class _Admission:
         return len(self._open) >= self._all_max or self._by_address[address] >= self._address_max
 
     def _forget_closed(self) -> None:
-        self._open = {
-            connection: address for connection, address in self._open.items() if connection.fileno() >= 0
-        }
+        self._open = {sock: address for sock, address in self._open.items() if sock.fileno() >= 0}
         self._by_address = Counter(self._open.values())
 
     def _refuse(self, connection: socket.socket) -> None:
         if self._answers:
-            # The client may have closed the connection.
             with suppress(OSError):
                 connection.setblocking(False)
                 connection.send(_TOO_MANY)

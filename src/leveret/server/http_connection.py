@@ -45,9 +45,7 @@ class HttpLimits:
 
 
 _LINGER_S = 2.0
-"""Time for which a refused client may go on sending: an immediate close would reset the connection, and the
-client would lose the answer.
-"""
+"""Time for which a refused client may go on sending: a close before would reset the connection."""
 
 
 class _Phase(Enum):

@@ -55,7 +55,7 @@ class AmqpSocket(asyncio.Protocol):
         self._received_s = self._sent_s = 0.0
         self._is_held_back = False
         self._is_paced = False
-        self._share_used_up = False
+        self._is_spent = False
         self._small_reads = False
         self._syncs = 0
         self._sent_since_sync_bytes = 0
@@ -87,7 +87,6 @@ class AmqpSocket(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._received_s = self._loop.time()
         connection = self.connection
-        # Bytes after a close-ok are discarded.
         if connection.state is State.CLOSED:
             return
         connection.session.counters.octets_in += len(data)
@@ -128,14 +127,14 @@ class AmqpSocket(asyncio.Protocol):
         if self._syncs != turns.syncs:
             self._syncs, self._sent_since_sync_bytes, self._cost_at_sync = turns.syncs, 0, cost
         self._sent_since_sync_bytes += size_bytes
-        if not self._share_used_up and turns.is_spent(
+        if not self._is_spent and turns.is_spent(
             self, self._sent_since_sync_bytes, cost - self._cost_at_sync
         ):
-            self._share_used_up = True
+            self._is_spent = True
             self._update_reading()
 
     def next_share(self) -> None:
-        self._share_used_up = False
+        self._is_spent = False
         self._update_reading()
 
     def scan(self, data: bytes) -> list[Event]:
@@ -186,14 +185,10 @@ class AmqpSocket(asyncio.Protocol):
             self._end_later()
         elif connection.state is State.CLOSING:
             self._end_later()
-            if (
-                connection.is_unreadable
-                and self._transport.can_write_eof()
-                and not self._transport.is_closing()
-            ):
-                # The peer may have closed the socket.
+            transport = self._transport
+            if connection.is_unreadable and transport.can_write_eof() and not transport.is_closing():
                 with suppress(OSError):
-                    self._transport.write_eof()
+                    transport.write_eof()
 
     def _count_unsent(self) -> None:
         """Count unsent bytes as memory. Below the limit of `pause_writing` they are sent soon."""
@@ -246,7 +241,6 @@ class AmqpSocket(asyncio.Protocol):
 
     def _continue(self) -> None:
         self._is_scheduled = False
-        # `resume_writing` continues.
         if not self.connection.writable:
             return
         self._turns.begin()
@@ -260,7 +254,7 @@ class AmqpSocket(asyncio.Protocol):
         if self._transport.is_closing():
             return
         if (
-            self._is_held_back or self._is_paced or self._share_used_up or self._is_behind
+            self._is_held_back or self._is_paced or self._is_spent or self._is_behind
         ) and not self.connection.peer_closes_socket:
             self._transport.pause_reading()
         else:

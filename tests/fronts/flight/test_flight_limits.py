@@ -297,9 +297,7 @@ def test_a_process_with_far_too_much_memory_says_so_and_ends(monkeypatch: pytest
             process_protocol.read_question(stream.read(process_protocol.LENGTH.unpack(stream.read(4))[0]))[1]
             for _ in range(2)
         ]
-    assert said[1] == process_protocol.Noted(
-        "the process exits: it has more memory than its limit of 1000 bytes"
-    )
+    assert said[1] == process_protocol.Noted("the process exits: its memory exceeds 1000 bytes")
 
 
 def begun_write(bulk: Bulk) -> flight.FlightStreamWriter:

@@ -238,7 +238,8 @@ class Connection(Wire):
         if route is None or route.version != channel.vhost.version:
             self._share -= _METHOD_COST
             route = publishing.find_route(channel, method)
-        copies = publishing.copies_max(route) if route.by_headers else len(route.queues)
+        # Where headers decide, each binding may be a copy, and an alternate exchange another one.
+        copies = len(route.exchange.router) + 1 if route.by_headers else len(route.queues)
         cost = _MESSAGE_COST + _COPY_COST * copies
         self._share -= len(contents) * cost
         if self._share < 0 and len(contents) > 1:
@@ -311,16 +312,14 @@ class Connection(Wire):
 
     def _handle_while_closing(self, number: int, method: Method) -> None:
         """Handle a method on a channel that the broker has closed: all but close and close-ok are ignored."""
-        if isinstance(method, commands.Channel.CloseOk):
+        if isinstance(method, commands.Channel.Open):
+            raise ChannelError("second 'channel.open' seen")
+        if isinstance(method, commands.Channel.CloseOk | commands.Channel.Close):
             self.closing.discard(number)
             self._scanned_channels().discard(number)
-        elif isinstance(method, commands.Channel.Close):
-            self.closing.discard(number)
-            self._scanned_channels().discard(number)
+        if isinstance(method, commands.Channel.Close):
             self._closed_by_both.add(number)
             self.send_method(number, commands.Channel.CloseOk())
-        elif isinstance(method, commands.Channel.Open):
-            raise ChannelError("second 'channel.open' seen")
 
     # channels
 
@@ -362,23 +361,23 @@ class Connection(Wire):
 
     def _fail(self, number: int, failure: AmqpError | BrokerError, event: Event | None) -> None:
         error = as_amqp(failure) if isinstance(failure, BrokerError) else failure
-        class_id, method_id = error.method or (0, 0)
+        ids = error.method or (0, 0)
         if event is not None and error.method == (0, 0):
-            class_id, method_id = _method_ids(event)
+            ids = _method_ids(event)
         if isinstance(error, ChannelException) and number in self.channels and self.state is State.RUNNING:
             channel = self._end_channel(number)
             self.closing.add(number)
             self.scanner.skip(number)
-            channel.reply(_close(commands.Channel.Close, error, class_id, method_id))
+            channel.reply(_close(commands.Channel.Close, error, ids))
         elif self.state is not State.CLOSING:
-            self.close(error, class_id=class_id, method_id=method_id)
+            self.close(error, ids=ids)
 
-    def close(self, error: AmqpError, *, class_id: int = 0, method_id: int = 0) -> None:
+    def close(self, error: AmqpError, *, ids: tuple[int, int] = (0, 0)) -> None:
         """Send connection.close; the peer answers with close-ok."""
         if self.state in (State.CLOSING, State.CLOSED):
             return
         self._end_channels()
-        self.send_method(0, _close(commands.Connection.Close, error, class_id, method_id))
+        self.send_method(0, _close(commands.Connection.Close, error, ids))
         self.state = State.CLOSING
 
     def fail(self, sentence: str) -> None:
@@ -469,11 +468,6 @@ def _method_ids(event: Event) -> tuple[int, int]:
 
 
 def _close(
-    kind: type[commands.Channel.Close] | type[commands.Connection.Close],
-    error: AmqpError,
-    class_id: int,
-    method_id: int,
+    kind: type[commands.Channel.Close | commands.Connection.Close], error: AmqpError, ids: tuple[int, int]
 ) -> Method:
-    return make(
-        kind, reply_code=error.code, reply_text=error.reply_text, class_id=class_id, method_id=method_id
-    )
+    return make(kind, reply_code=error.code, reply_text=error.reply_text, class_id=ids[0], method_id=ids[1])

@@ -31,11 +31,6 @@ def publish_by_headers(
         publishing.publish(channel.core, route, contents)
 
 
-def copies_max(route: Route) -> int:
-    """Return the largest number of queues that a publish routed by its headers can go to."""
-    return len(route.exchange.router) + 1
-
-
 def find_route(channel: AmqpChannel, method: bytes) -> Route:
     """Return the route of publishes with this method, from the cache if possible; raise if not permitted."""
     connection = channel.connection

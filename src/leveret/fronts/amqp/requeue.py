@@ -11,8 +11,7 @@ AMQP's nack has no field for a delay. So a publish to the default exchange with 
     x-begun: true     settle nothing; the delivery begins and counts as an attempt (decision 30)
 
 This module only reads the request; `settling` and the queue do the work. The rule: in confirm mode, a confirm
-means that the requeue is durable. A requeue can't be undone, so the answer is never a nack. `x-begun` is
-confirmed at once.
+means that the requeue is durable. It is never a nack, because a requeue can't be undone.
 """
 
 from __future__ import annotations

@@ -61,10 +61,7 @@ class Answers:
     def stage(
         self, user: str, descriptor: StageDescriptor, rows: list[Row], *, before: int = 0
     ) -> actions.Answer:
-        """Add hidden rows to a stage, after the first `before` rows.
-
-        A call without rows ends the write; it fails if rows are missing.
-        """
+        """Add hidden rows to a stage that has `before` rows. A call without rows ends a complete write."""
         try:
             writer = self._user(user)
             vhost = self._vhost(writer, descriptor.vhost)

@@ -62,25 +62,24 @@ class BrokerChannel:
 
     def listen(self) -> None:
         """Receive answers until the broker has ended or has sent an unreadable message."""
-        try:
-            self._listen()
-        except process_protocol.WireError as error:
-            self.log(f"answers of the broker can't be read any more: {error}")
-
-    def _listen(self) -> None:
         with self._socket.makefile("rb") as stream:
-            while len(head := stream.read(process_protocol.LENGTH.size)) == process_protocol.LENGTH.size:
-                size_bytes = process_protocol.body_bytes(head, most_bytes=process_protocol.FRAME_BYTES_MAX)
-                body = stream.read(size_bytes)
-                if len(body) < size_bytes:
-                    return
-                number, reply = process_protocol.read_reply(body)
-                if isinstance(reply, process_protocol.PermissionsChanged):
-                    self.permissions_version = reply.version
-                    continue
-                future = self._answers.get(number)
-                if future is not None:
-                    future.set_result(reply)
+            try:
+                while len(head := stream.read(process_protocol.LENGTH.size)) == process_protocol.LENGTH.size:
+                    size_bytes = process_protocol.body_bytes(
+                        head, most_bytes=process_protocol.FRAME_BYTES_MAX
+                    )
+                    body = stream.read(size_bytes)
+                    if len(body) < size_bytes:
+                        return
+                    self._receive(*process_protocol.read_reply(body))
+            except process_protocol.WireError as error:
+                self.log(f"answers of the broker can't be read any more: {error}")
+
+    def _receive(self, number: int, reply: process_protocol.Reply) -> None:
+        if isinstance(reply, process_protocol.PermissionsChanged):
+            self.permissions_version = reply.version
+        elif (future := self._answers.get(number)) is not None:
+            future.set_result(reply)
 
     def log(self, text: str) -> None:
         """Write a sentence into the broker's log."""

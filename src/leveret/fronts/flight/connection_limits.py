@@ -160,10 +160,9 @@ class ConnectionWatcher:
                 self._note(accepted, now_s)
             numbers = {accepted.peer: accepted.number for accepted in sockets}
             self._connections = {
-                peer: connection
-                for peer, connection in self._connections.items()
-                if numbers.get(peer) == connection.number
-                or (not connection.number and now_s - connection.since_s < 1.0)
+                peer: state
+                for peer, state in self._connections.items()
+                if numbers.get(peer) == state.number or (not state.number and now_s - state.since_s < 1.0)
             }
             reasons = self._reasons(now_s)
         for accepted in sockets:

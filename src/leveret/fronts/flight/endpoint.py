@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -86,7 +87,6 @@ class FlightEndpoint:
         self._process: asyncio.subprocess.Process | None = None
         self._serving: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._stopping = False
         self._writer: asyncio.StreamWriter | None = None
         self._sent_version = broker.accounts.version
 
@@ -107,10 +107,7 @@ class FlightEndpoint:
         return self._process.pid
 
     async def start(self) -> None:
-        """Return when the process listens; raise `OSError` if it can't.
-
-        A port in use is retried, because the process of a broker that was just killed may still have it.
-        """
+        """Return when the process listens; raise `OSError` if it can't, after retries with a port in use."""
         deadline_s = time.monotonic() + _PORT_FREE_S
         while True:
             try:
@@ -128,7 +125,6 @@ class FlightEndpoint:
 
     async def stop(self) -> None:
         """Stop the process. Running calls fail; clients may retry them."""
-        self._stopping = True
         self._broker.advertised.pop("flight_port", None)
         if self._serving is not None:
             self._turns.watchers.remove(self._send_permissions_version)
@@ -252,24 +248,21 @@ class FlightEndpoint:
                 answer = stage(question.user, descriptor, question.rows, before=question.before)
                 # Answers are held back with publishers: without one, the client sends no more rows.
                 if question.rows:
-                    reply = _frame(number, process_protocol.Answered(actions.encode(answer)))
+                    reply = _frame(number, _answered(answer))
                     self._turns.when_caught_up(lambda: writer.write(reply))
                 else:
                     self._reply(number, answer, writer)
             case process_protocol.MayRead():
-                self._allow(
-                    number,
-                    lambda: self._answers.check_reader(question.user, question.vhost, question.queue),
-                    writer,
-                )
+                check = partial(self._answers.check_reader, question.user, question.vhost, question.queue)
+                self._allow(number, check, writer)
             case process_protocol.MayAudit():
-                self._allow(number, lambda: self._answers.check_auditor(question.user), writer)
+                self._allow(number, partial(self._answers.check_auditor, question.user), writer)
             case process_protocol.View():
-                self._begin(self._view(number, question, writer))
+                self._answer_later(number, self._view(question), writer)
             case process_protocol.Noted():
                 log.warning("the Flight process: %s", question.text)
             case process_protocol.Checkpoint():
-                self._begin(self._checkpoint(number, question, writer))
+                self._answer_later(number, self._checkpoint(question), writer)
 
     def _send_permissions_version(self) -> None:
         """Send the version of users and permissions if it changed: running reads check them again."""
@@ -285,54 +278,53 @@ class FlightEndpoint:
             check()
         except BrokerError as error:
             answer = refused(error)
-        writer.write(_frame(number, process_protocol.Answered(actions.encode(answer))))
-
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        writer.write(_frame(number, _answered(answer)))
 
     def _reply(self, number: int, answer: actions.Answer, writer: asyncio.StreamWriter) -> None:
         """Send an answer when its changes are durable; send a refusal at once."""
-        reply = _frame(number, process_protocol.Answered(actions.encode(answer)))
+        reply = _frame(number, _answered(answer))
         if isinstance(answer, actions.Refused):
             writer.write(reply)
         else:
             self._broker.ledger.when_durable(lambda: writer.write(reply))
 
-    async def _view(self, number: int, question: process_protocol.View, writer: asyncio.StreamWriter) -> None:
-        """Answer with a view, after messages in memory are written to files for the process."""
-        try:
-            queue = self._answers.queue_of(question.user, question.vhost, question.queue, question.log_id)
-            await asyncio.get_running_loop().run_in_executor(None, readable_offsets.write_out, queue)
-            view, withheld = readable_offsets.view(queue, question.start, question.stop)
-            reply: process_protocol.Reply = process_protocol.Viewed(view, withheld.encode())
-        except (BrokerError, StorageError) as error:
-            reply = process_protocol.Answered(actions.encode(refused(error)))
-        except Exception:  # noqa: BLE001  # the caller must not wait for an answer that never comes
-            reply = _failed()
-        writer.write(_frame(number, reply))
-
-    async def _checkpoint(
-        self, number: int, question: process_protocol.Checkpoint, writer: asyncio.StreamWriter
+    def _answer_later(
+        self, number: int, work: Coroutine[Any, Any, process_protocol.Reply], writer: asyncio.StreamWriter
     ) -> None:
-        try:
-            self._answers.check_auditor(question.user)
-            self._broker.flush()
-            taken_us = self._broker.now_us()
-            await asyncio.get_running_loop().run_in_executor(None, self._broker.store.checkpoint)
-            # The checkpoint has synced the store for everybody who waits for a sync.
-            self._turns.begin()
-            self._broker.synced()
-            round_trips_us = self._turns.round_trips_us()
-            reply: process_protocol.Reply = process_protocol.Checkpointed(
-                taken_us, {readable(name): time_us for name, time_us in round_trips_us.items()}
-            )
-        except (BrokerError, StorageError) as error:
-            reply = process_protocol.Answered(actions.encode(refused(error)))
-        except Exception:  # noqa: BLE001  # the caller must not wait for an answer that never comes
-            reply = _failed()
-        writer.write(_frame(number, reply))
+        """Run a coroutine as a task, and send its reply, or the refusal that it raises."""
+
+        async def answer() -> None:
+            try:
+                reply = await work
+            except (BrokerError, StorageError) as error:
+                reply = _answered(refused(error))
+            except Exception:  # noqa: BLE001  # the caller must not wait for an answer that never comes
+                reply = _failed()
+            writer.write(_frame(number, reply))
+
+        task = asyncio.create_task(answer())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _view(self, question: process_protocol.View) -> process_protocol.Reply:
+        """Return a view, after messages in memory are written to files for the process."""
+        queue = self._answers.queue_of(question.user, question.vhost, question.queue, question.log_id)
+        await asyncio.get_running_loop().run_in_executor(None, readable_offsets.write_out, queue)
+        view, withheld = readable_offsets.view(queue, question.start, question.stop)
+        return process_protocol.Viewed(view, withheld.encode())
+
+    async def _checkpoint(self, question: process_protocol.Checkpoint) -> process_protocol.Reply:
+        self._answers.check_auditor(question.user)
+        self._broker.flush()
+        taken_us = self._broker.now_us()
+        await asyncio.get_running_loop().run_in_executor(None, self._broker.store.checkpoint)
+        # The checkpoint has synced the store for everybody who waits for a sync.
+        self._turns.begin()
+        self._broker.synced()
+        round_trips_us = self._turns.round_trips_us()
+        return process_protocol.Checkpointed(
+            taken_us, {readable(name): time_us for name, time_us in round_trips_us.items()}
+        )
 
 
 class _NotListening(OSError):
@@ -342,9 +334,11 @@ class _NotListening(OSError):
 def _failed() -> process_protocol.Answered:
     """Log the current exception, and return an answer for an internal error."""
     log.exception("an internal error in a request of the Flight process")
-    return process_protocol.Answered(
-        actions.encode(actions.Refused(541, "an internal error; see the broker's log"))
-    )
+    return _answered(actions.Refused(541, "an internal error; see the broker's log"))
+
+
+def _answered(answer: actions.Answer) -> process_protocol.Answered:
+    return process_protocol.Answered(actions.encode(answer))
 
 
 def _frame(number: int, reply: process_protocol.Reply) -> bytes:
@@ -352,5 +346,6 @@ def _frame(number: int, reply: process_protocol.Reply) -> bytes:
     try:
         return process_protocol.frame(number, reply)
     except process_protocol.WireError as error:
-        refused = actions.Refused(541, f"the broker's answer is {error}")
-        return process_protocol.frame(number, process_protocol.Answered(actions.encode(refused)))
+        return process_protocol.frame(
+            number, _answered(actions.Refused(541, f"the broker's answer is {error}"))
+        )

@@ -183,10 +183,7 @@ class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
     def _batches(
         self, user: str, wanted: tickets.ReadTicket, ranges: list[tuple[int, int]], schema: pa.Schema
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the messages in order of offset.
-
-        A segment that was rewritten meanwhile is read with a new view; rows of a lost segment are left out.
-        """
+        """Yield messages in order; read a rewritten segment with a new view, and leave out a lost one."""
         expected = total(ranges)
         rows, gone = 0, set[str]()
         view, withheld = self._view(user, wanted, ranges)
@@ -260,12 +257,9 @@ class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
         )
         if not (isinstance(reply, process_protocol.LoggedIn) and reply.accepted):
             raise flight.FlightUnauthenticatedError(f"login of user '{_short(caller.user)}' was refused")
-        self._logged_in(context.peer(), caller)
-        return caller.user
-
-    def _logged_in(self, peer: str, caller: Caller) -> None:
-        self._connections.logged_in(peer)
+        self._connections.logged_in(context.peer())
         self._callers.login_accepted(caller)
+        return caller.user
 
 
 @contextmanager

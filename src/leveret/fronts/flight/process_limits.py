@@ -40,19 +40,17 @@ class Memory:
     """Gives freed memory back to the system."""
 
 
-def watch(port: int, connections: ConnectionWatcher, broker: BrokerChannel, memory: Memory) -> None:
+def watch(port: int, watcher: ConnectionWatcher, broker: BrokerChannel, memory: Memory) -> None:
     """Start the thread, if the operating system can list the process's sockets."""
     if OwnSockets.supported():
-        guard = _Guard(port, connections, broker, memory)
+        guard = _Guard(port, watcher, broker, memory)
         threading.Thread(target=guard.run, name="leveret-limits", daemon=True).start()
 
 
 class _Guard:
-    def __init__(
-        self, port: int, connections: ConnectionWatcher, broker: BrokerChannel, memory: Memory
-    ) -> None:
+    def __init__(self, port: int, watcher: ConnectionWatcher, broker: BrokerChannel, memory: Memory) -> None:
         self._sockets = OwnSockets(port)
-        self._connections = connections
+        self._watcher = watcher
         self._broker = broker
         self._memory = memory
         self._released_s = self._reported_s = float("-inf")
@@ -64,7 +62,7 @@ class _Guard:
             time.sleep(pause_s)
             began_s = time.thread_time()
             with self._sockets.accepted() as sockets:
-                self._connections.check(sockets)
+                self._watcher.check(sockets)
             self._check_memory()
             now_s = time.monotonic()
             took_s = time.thread_time() - began_s
@@ -72,15 +70,13 @@ class _Guard:
             if now_s - self._released_s >= _RELEASE_S:
                 self._released_s = now_s
                 self._release_memory()
-            if now_s - self._reported_s >= _REPORT_S and self._connections.closed != self._reported:
+            if now_s - self._reported_s >= _REPORT_S and self._watcher.closed != self._reported:
                 self._reported_s = now_s
                 self._report_closed()
 
     def _check_memory(self) -> None:
         if self._memory.own_bytes(os.getpid()) > self._memory.max_bytes:
-            self._broker.log(
-                f"the process exits: it has more memory than its limit of {self._memory.max_bytes} bytes"
-            )
+            self._broker.log(f"the process exits: its memory exceeds {self._memory.max_bytes} bytes")
             os._exit(1)
 
     def _release_memory(self) -> None:
@@ -90,7 +86,7 @@ class _Guard:
 
     def _report_closed(self) -> None:
         """Log one line for each reason, however many connections were closed."""
-        closed = self._connections.closed.copy()
+        closed = self._watcher.closed.copy()
         for reason, count in (closed - self._reported).items():
             self._broker.log(f"{count} connections were closed: {reason}")
         self._reported = closed

@@ -60,10 +60,7 @@ class StoreSnapshots:
         threading.Thread(target=look, name="leveret-pictures", daemon=True).start()
 
     def take(self, name: str, user: str, taken_us: int) -> Kept:
-        """Take a snapshot of the last checkpoint, made at `taken_us`, or return the existing one.
-
-        If there are too many, the snapshot that was not read for the longest time is dropped.
-        """
+        """Return the snapshot of this name, or take one of the last checkpoint, made at `taken_us`."""
         if not _name.fullmatch(name):
             raise BadName(f"{name!r} is not a name of a snapshot", hint="Use 32 hexadecimal digits.")
         with self._lock:
@@ -71,6 +68,7 @@ class StoreSnapshots:
             if kept is not None and kept.user != user:
                 raise BadName(f"{name!r} is a snapshot of another user", hint="Use another name.")
             if kept is None:
+                # Drop the snapshot that was not read for the longest time.
                 while len(self._kept) >= _SNAPSHOTS_MAX:
                     self._drop(min(self._kept, key=lambda key: self._kept[key].used_s))
                 kept = self._kept[name] = self._taken(name, user, taken_us)

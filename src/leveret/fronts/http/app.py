@@ -61,13 +61,6 @@ def create_app(broker: Broker, *, changed: Callable[[], None]) -> Starlette:
 
     one_queue, one_topic = "/api/queues/{vhost}/{name}", "/api/topics/{vhost}/{name}"
     one_group = "/api/groups/{vhost}/{group}"
-    moves: dict[str, Change] = {
-        "seek": groups.seek,
-        "skip": groups.skip,
-        "pause": groups.pause,
-        "resume": groups.resume,
-        "redrive": groups.redrive,
-    }
     return Starlette(
         routes=[
             Route("/health", _public(health.show)),
@@ -94,10 +87,11 @@ def create_app(broker: Broker, *, changed: Callable[[], None]) -> Starlette:
                 PATCH=changing(groups.change),
                 DELETE=changing(groups.delete),
             ),
-            *(
-                Route(f"{one_group}/{move}", changing(handler), methods=["POST"])
-                for move, handler in moves.items()
-            ),
+            Route(f"{one_group}/seek", changing(groups.seek), methods=["POST"]),
+            Route(f"{one_group}/skip", changing(groups.skip), methods=["POST"]),
+            Route(f"{one_group}/pause", changing(groups.pause), methods=["POST"]),
+            Route(f"{one_group}/resume", changing(groups.resume), methods=["POST"]),
+            Route(f"{one_group}/redrive", changing(groups.redrive), methods=["POST"]),
             *_routes_of(Users(broker, changed=changed), private, changing),
         ],
         middleware=[Middleware(RawPaths)],

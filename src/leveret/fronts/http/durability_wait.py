@@ -47,8 +47,7 @@ class Durability:
             raise Problem(
                 503,
                 "unavailable",
-                f"The change is in memory, but could not be written within {self._wait_s:g} s. "
-                "Check the broker's disk.",
+                f"After {self._wait_s:g} s the change is in memory, but not on disk: check the broker's disk.",
             ) from None
 
     def _check_refusal(self, since: int, last: int) -> None:

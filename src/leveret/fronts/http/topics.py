@@ -29,7 +29,6 @@ from leveret.fronts.http.request_bodies import Body, check_fields, number_in, te
 
 class Topics:
     def __init__(self, broker: Broker, *, changed: Callable[[], None]) -> None:
-        """`changed` is called before each change: it begins a turn of the broker."""
         self._broker = broker
         self._changed = changed
 

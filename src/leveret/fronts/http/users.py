@@ -46,7 +46,6 @@ _PERMISSIONS: Final = ("configure", "write", "read")
 
 class Users:
     def __init__(self, broker: Broker, *, changed: Callable[[], None]) -> None:
-        """`changed` is called before each change: it begins a turn of the broker."""
         self._broker = broker
         self._changed = changed
 
@@ -124,9 +123,7 @@ class Users:
         for kind in _PERMISSIONS:
             pattern = text_in(body, kind)
             if pattern is None:
-                raise BadRequest(
-                    f"{kind} is missing; it must be a regular expression: '' for nothing, '.*' for all."
-                )
+                raise BadRequest(f"{kind} is missing: a regular expression, '' for nothing, '.*' for all.")
             patterns[kind] = pattern
         self._changed()
         is_new = administration.permit(self._broker, vhost, name, **patterns)

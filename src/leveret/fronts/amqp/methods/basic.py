@@ -15,7 +15,7 @@ from leveret.broker.queues import direct_replies
 from leveret.broker.sessions import consuming
 from leveret.broker.sessions.consuming import Got, Wanted
 from leveret.fronts.amqp.channel import AmqpChannel
-from leveret.fronts.amqp.methods.fields import queue_name, table_of
+from leveret.fronts.amqp.methods.fields import answer, queue_name, table_of
 
 _REDELIVER_DELAY_US = 5_000
 
@@ -73,8 +73,7 @@ def consume(channel: AmqpChannel, method: spec.Basic.Consume) -> None:
 
 def cancel(channel: AmqpChannel, method: spec.Basic.Cancel) -> None:
     consuming.cancel(channel.core, method.consumer_tag or "")
-    if not method.nowait:
-        channel.reply(make(spec.Basic.CancelOk, consumer_tag=method.consumer_tag))
+    answer(channel, method, make(spec.Basic.CancelOk, consumer_tag=method.consumer_tag))
 
 
 def get(channel: AmqpChannel, method: spec.Basic.Get) -> None:
@@ -86,7 +85,7 @@ def _get_answer(channel: AmqpChannel, got: Got | None) -> bytes:
     """Return the frames of get-ok or get-empty."""
     if got is None:
         return methods.frame(channel.number, spec.Basic.GetEmpty())
-    answer = make(
+    get_ok = make(
         spec.Basic.GetOk,
         delivery_tag=got.tag,
         redelivered=got.redelivered,
@@ -96,7 +95,7 @@ def _get_answer(channel: AmqpChannel, got: Got | None) -> bytes:
     )
     frame_max = channel.connection.frame_max
     content = content_frames(channel.number, got.header, got.body, frame_max=frame_max)
-    return b"".join((methods.frame(channel.number, answer), *content))
+    return b"".join((methods.frame(channel.number, get_ok), *content))
 
 
 def recover(channel: AmqpChannel, method: spec.Basic.Recover) -> None:

@@ -22,7 +22,7 @@ def queue_name(channel: AmqpChannel, name: str) -> str:
     return name or channel.last_queue
 
 
-def answer(channel: AmqpChannel, method: Any, reply: Method, *, defined: int) -> None:
+def answer(channel: AmqpChannel, method: Any, reply: Method, *, defined: int = 0) -> None:
     """Send the reply once the definition is durable; with nowait, only wait for the definition."""
     if not method.nowait:
         channel.reply(reply, defined=defined)

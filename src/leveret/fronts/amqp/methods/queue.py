@@ -46,8 +46,7 @@ def _declare_reply(channel: AmqpChannel, name: str, method: spec.Queue.Declare) 
     """Answer a declare of a direct-reply queue: whether its requester still waits."""
     if name != direct_replies.NAME and not channel.broker.replies.exists(name):
         raise NotFound(f"no queue '{name}' in vhost '{channel.vhost.name}'")
-    if not method.nowait:
-        channel.reply(make(spec.Queue.DeclareOk, queue=name, message_count=0, consumer_count=1))
+    answer(channel, method, make(spec.Queue.DeclareOk, queue=name, message_count=0, consumer_count=1))
 
 
 def _declare(channel: AmqpChannel, name: str, method: spec.Queue.Declare) -> Destination:
@@ -140,8 +139,7 @@ def purge(channel: AmqpChannel, method: spec.Queue.Purge) -> None:
     queue = channel.vhost.plain_queue(name, what="queue.purge")
     channel.broker.bring_up_to_date(queue)
     count = queue.purge(who=channel.core.label(""))
-    if not method.nowait:
-        channel.reply(spec.Queue.PurgeOk(count))
+    answer(channel, method, spec.Queue.PurgeOk(count))
 
 
 def delete(channel: AmqpChannel, method: spec.Queue.Delete) -> None:
