@@ -456,7 +456,7 @@ def test_what_can_not_be_written_is_told_as_such(api, orders):
     api.broker.call(
         lambda: group_of(api.broker, "orders", "billing").partitions["orders-0"].seek(3, who=b"", why=b"")
     )
-    with pytest.raises(Problem, match="could not be written") as problem:
+    with pytest.raises(Problem, match="not on disk") as problem:
         api.run(durability.reached())
     assert problem.value.status_code == 503
     api.broker.faults.heal_disk()

@@ -47,7 +47,7 @@ class Durability:
             raise Problem(
                 503,
                 "unavailable",
-                f"After {self._wait_s:g} s the change is in memory, but not on disk: check the broker's disk.",
+                f"After {self._wait_s:g} s the change is in memory, not on disk: check the broker's disk.",
             ) from None
 
     def _check_refusal(self, since: int, last: int) -> None:
