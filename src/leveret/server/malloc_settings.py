@@ -49,7 +49,6 @@ def keep_memory() -> None:
 
 
 def machine_bytes() -> int:
-    """Return the memory of the machine."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 

@@ -2,7 +2,7 @@
 
 Owns what only AMQP knows of a channel: the prefetch of consumers started later, and the queue declared last.
 Delivery tags, credit and closing are left to the broker's `Channel`, here `core`. Requests of the client are
-handled in `publishing`, `settling` and `methods/`.
+handled in `connection`, `publishing` and `methods/`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """An AMQP connection: its channels, and how errors close a channel or the connection.
 
 `receive` takes the scanner's events; `out` collects bytes until the socket takes them. `handshake` opens the
-connection. Requests on a channel are left to `methods/`, `publishing` and `settling`; the user and its
-permissions, to the broker's `Session`. The rule: every `BrokerError` and `AmqpError` is caught here. It
+connection. Requests on a channel are left to `methods/` and `publishing`; the user and its permissions, to
+the broker's `Session`. The rule: every `BrokerError` and `AmqpError` is caught here. It
 closes the channel on which it happened, or the connection.
 """
 
@@ -40,13 +40,15 @@ from leveret.amqp.events import (
 )
 from leveret.amqp.frames import METHOD, frame
 from leveret.amqp.methods import Method, make
-from leveret.amqp.scanner import PUBLISH, Scanner
+from leveret.amqp.scanner import ACK, PUBLISH, Scanner
 from leveret.broker.access.logins import Origin
 from leveret.broker.errors import BrokerError, StorageError
 from leveret.broker.sessions import publishing as broker_publishing
+from leveret.broker.sessions import settling
 from leveret.broker.sessions.session import PeerView
+from leveret.broker.sessions.settlement import Tags, Verdict
 from leveret.broker.sessions.turn_shares import Demand
-from leveret.fronts.amqp import handshake, publishing, requeue, settling
+from leveret.fronts.amqp import handshake, publishing, requeue
 from leveret.fronts.amqp.channel import AmqpChannel
 from leveret.fronts.amqp.errors import as_amqp
 from leveret.fronts.amqp.handshake import HungUp
@@ -202,7 +204,7 @@ class Connection(Wire):
             case Settlement():
                 channel = self._open_channel(event.channel)
                 if channel is not None:
-                    settling.settle(channel, [event, *self._take_similar(event)])
+                    self._settle(channel, event)
             case MethodFrame(channel=0):
                 self._handle_connection_method(event.payload)
             case MethodFrame():
@@ -258,6 +260,14 @@ class Connection(Wire):
         if not self.publishes:
             self._note_publish(method)
         publishing.find_route(channel, method)
+
+    def _settle(self, channel: AmqpChannel, first: Settlement) -> None:
+        """Settle the deliveries of an event, and of the following events that differ only in their tags."""
+        tags = [
+            Tags(event.first, event.last, event.multiple) for event in (first, *self._take_similar(first))
+        ]
+        refusal = Verdict.REQUEUE if first.requeue else Verdict.REJECT
+        settling.settle(channel.core, tags, Verdict.ACK if first.kind == ACK else refusal)
 
     def _take_similar(self, settlement: Settlement) -> Iterator[Settlement]:
         """Take the following events out of the backlog that differ from this settlement only in the tags."""

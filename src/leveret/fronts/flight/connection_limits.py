@@ -75,8 +75,6 @@ class AcceptedSocket(Protocol):
 
 @dataclass(slots=True)
 class _Connection:
-    """State of a connection."""
-
     number: str
     """Number of the socket; empty until a check has seen the socket."""
     since_s: float

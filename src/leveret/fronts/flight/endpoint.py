@@ -102,7 +102,6 @@ class FlightEndpoint:
 
     @property
     def pid(self) -> int:
-        """Id of the Flight process."""
         assert self._process is not None
         return self._process.pid
 

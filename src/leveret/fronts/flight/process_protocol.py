@@ -156,7 +156,6 @@ class PermissionsChanged(_Message, frozen=True):
     """Users or permissions have changed. Sent with number 0, without a question."""
 
     version: int
-    """`Accounts.version`."""
 
 
 Question = Ready | Failed | Noted | Login | Ask | View | Stage | Checkpoint | MayRead | MayAudit

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from inspect import isawaitable
 from typing import TypeAlias
 
@@ -29,8 +30,8 @@ from leveret.fronts.http.auth import log_in
 from leveret.fronts.http.durability_wait import Durability
 from leveret.fronts.http.errors import answer, problem_of
 from leveret.fronts.http.groups import Groups
-from leveret.fronts.http.health import Health
-from leveret.fronts.http.overview import Overview
+from leveret.fronts.http.health import show_health
+from leveret.fronts.http.overview import show_overview
 from leveret.fronts.http.path_segments import RawPaths
 from leveret.fronts.http.queues import Queues
 from leveret.fronts.http.request_bodies import Body, body_of
@@ -45,7 +46,6 @@ Login: TypeAlias = Callable[[Request], Awaitable[User]]
 
 def create_app(broker: Broker, *, changed: Callable[[], None]) -> Starlette:
     """Return the application. `changed` is called before a handler changes the broker: it begins a turn."""
-    health, overview = Health(broker), Overview(broker)
     durability = Durability(broker, changed=changed)
     queues, topics = Queues(broker, changed=changed), Topics(broker, changed=changed)
     groups = Groups(broker, changed=changed, durable=durability.reached)
@@ -63,8 +63,8 @@ def create_app(broker: Broker, *, changed: Callable[[], None]) -> Starlette:
     one_group = "/api/groups/{vhost}/{group}"
     return Starlette(
         routes=[
-            Route("/health", _public(health.show)),
-            Route("/api/overview", private(overview.show)),
+            Route("/health", _public(partial(show_health, broker))),
+            Route("/api/overview", private(partial(show_overview, broker))),
             Route("/api/queues", private(queues.show_all)),
             Route("/api/queues/{vhost}", private(queues.show_vhost)),
             Route(one_queue, private(queues.show)),

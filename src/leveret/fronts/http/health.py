@@ -16,19 +16,15 @@ from leveret.fronts.http.json_replies import reply, text
 _SHOWN_MAX = 10
 
 
-class Health:
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-
-    def show(self) -> Response:
-        """Return 200 if publishers are not blocked, else 503 with the reasons."""
-        view = health(self._broker, most=_SHOWN_MAX)
-        damage = [f"damaged: {text(place)}" for place in view.damage]
-        if view.damaged > len(damage):
-            damage.append(f"{view.damaged - len(damage)} more damaged places: see the broker's log")
-        if view.blocked is not None:
-            reasons = [f"publishers are blocked: {text(view.blocked)}", *damage]
-            return reply({"status": "failed", "reasons": reasons}, 503)
-        if damage:
-            return reply({"status": "degraded", "reasons": damage})
-        return reply({"status": "ok"})
+def show_health(broker: Broker) -> Response:
+    """Return 200 if publishers are not blocked, else 503 with the reasons."""
+    view = health(broker, most=_SHOWN_MAX)
+    damage = [f"damaged: {text(place)}" for place in view.damage]
+    if view.damaged > len(damage):
+        damage.append(f"{view.damaged - len(damage)} more damaged places: see the broker's log")
+    if view.blocked is not None:
+        reasons = [f"publishers are blocked: {text(view.blocked)}", *damage]
+        return reply({"status": "failed", "reasons": reasons}, 503)
+    if damage:
+        return reply({"status": "degraded", "reasons": damage})
+    return reply({"status": "ok"})

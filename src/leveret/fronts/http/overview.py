@@ -21,31 +21,27 @@ from leveret.fronts.http.auth import is_monitor, visible
 from leveret.fronts.http.json_replies import reply, text
 
 
-class Overview:
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-
-    def show(self, request: Request, user: User) -> Response:
-        broker, sees_all = self._broker, is_monitor(user)
-        vhosts = vhost_names(broker) if sees_all else visible(broker, user)
-        view = overview(broker, vhosts, user=None if sees_all else user.name)
-        content: dict[str, object] = {
-            "management_version": RABBITMQ_VERSION,
-            "rates_mode": "none",
-            "exchange_types": [{"name": name, "enabled": True} for name in view.exchange_types],
-            "product_name": NAME,
-            "product_version": __version__,
-            "rabbitmq_version": RABBITMQ_VERSION,
-            "cluster_name": text(view.name),
-        }
-        if sees_all:
-            sums = totals(broker)
-            content["message_stats"] = {"publish": sums.counters.published}
-            content["nacked"] = {text(reason): count for reason, count in sums.refused.items()}
-            content["dead"] = sums.deaths
-            content["damaged"] = sums.damaged
-        objects = {"channels": view.channels, "connections": view.connections}
-        return reply(content | _totals(view.vhosts, objects))
+def show_overview(broker: Broker, request: Request, user: User) -> Response:
+    sees_all = is_monitor(user)
+    vhosts = vhost_names(broker) if sees_all else visible(broker, user)
+    view = overview(broker, vhosts, user=None if sees_all else user.name)
+    content: dict[str, object] = {
+        "management_version": RABBITMQ_VERSION,
+        "rates_mode": "none",
+        "exchange_types": [{"name": name, "enabled": True} for name in view.exchange_types],
+        "product_name": NAME,
+        "product_version": __version__,
+        "rabbitmq_version": RABBITMQ_VERSION,
+        "cluster_name": text(view.name),
+    }
+    if sees_all:
+        sums = totals(broker)
+        content["message_stats"] = {"publish": sums.counters.published}
+        content["nacked"] = {text(reason): count for reason, count in sums.refused.items()}
+        content["dead"] = sums.deaths
+        content["damaged"] = sums.damaged
+    objects = {"channels": view.channels, "connections": view.connections}
+    return reply(content | _totals(view.vhosts, objects))
 
 
 def _totals(vhosts: Sequence[VhostView], objects: dict[str, int]) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""basic.*: consume, get, recover, qos. Publishes and settlements are handled in `publishing`, `settling`."""
+"""basic.*: consume, get, recover, qos. Publishes and settlements are handled in `connection`."""
 
 from __future__ import annotations
 
