@@ -123,7 +123,7 @@ class Server:
         self.tls_port: int | None = None
         """The listening port for TLS."""
         self.failure: BaseException | None = None
-        """Why the server stopped by itself."""
+        """The error that stopped the server, or None."""
         self.ended = asyncio.Event()
         self._started = False
 

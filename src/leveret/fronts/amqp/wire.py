@@ -111,4 +111,4 @@ class Wire(ABC):
 
     @abstractmethod
     def fail_channel(self, number: int, error: BrokerError) -> None:
-        """Close a channel for a reason that is not a request of the client."""
+        """Close a channel because of an error that no request has caused."""

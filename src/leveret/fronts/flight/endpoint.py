@@ -327,7 +327,7 @@ class FlightEndpoint:
 
 
 class _NotListening(OSError):
-    """The Flight process could not listen on its port."""
+    pass
 
 
 def _failed() -> process_protocol.Answered:

@@ -41,8 +41,6 @@ _TEXT_MAX: Final = 500
 
 
 class FlightProcess(flight.FlightServerBase):  # type: ignore[misc]
-    """Serves until it is shut down."""
-
     def __init__(
         self, settings: process_protocol.ProcessSettings, broker: BrokerChannel, memory: process_limits.Memory
     ) -> None:
