@@ -76,6 +76,7 @@ RUN_BY = {
 NOT_RUN = {
     "command-line.md json": "what a command prints, or one line of a file",
     "topology.md": "the text of an error",
+    "operations.md sh": "e2e/test_backup.py takes a backup of a running broker",
     "limits.md": "lines of a log; e2e/test_descriptors.py has them",
     "spark.md sh": "needs a cluster; spark/test_cluster.py starts one with these options",
     "spark-cluster.md sh": "builds an environment from a package index; spark/cluster.py does it offline",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, Final
+from urllib.parse import quote
 
 ADMINISTRATOR: Final = "be tag administrator"
 ENTER: Final = "enter vhost /"
@@ -27,11 +28,17 @@ class Row:
     is_open: bool = False
     """Whether no login is needed."""
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether RabbitMQ has no such route."""
+        ours = ("health", "topics", "groups", "queries")
+        return any(word in self.route for word in ours) or self.route == "/api/permissions/{vhost}"
+
     def __str__(self) -> str:
         return f"{self.method} {self.route} {self.fills}".strip()
 
-    def path(self, names: dict[str, str]) -> str:
-        filled = self.route.replace("{vhost}", "%2F").replace("{query}", names["query"])
+    def path(self, names: dict[str, str], vhost: str = "/") -> str:
+        filled = self.route.replace("{vhost}", quote(vhost, safe="")).replace("{query}", names["query"])
         for name in ("{name}", "{group}"):
             filled = filled.replace(name, self.fills.format(**names))
         return filled + self.more

@@ -26,6 +26,7 @@ pytestmark = pytest.mark.real
 
 ON_RABBITMQ = [row for row in amqp_table.ROWS if not row.is_ours]
 ENTER = ("enter vhost /",)
+REFUSED = "refused"
 
 
 def expected(row: Any, numbered: dict[str, Any]) -> dict[str, str]:
@@ -98,6 +99,19 @@ def test_a_user_does_over_http_what_the_table_permits(row, leveret_side):
         found[role] = asked.status if asked.status >= 300 else OK
         refused = missing(role, names.filled(row.needs)) is not None or not ROLES[role].tag
         wanted[role] = 401 if refused and not row.is_open else OK
+    assert found == wanted
+
+
+@pytest.mark.needs_rabbitmq
+@pytest.mark.parametrize("row", [row for row in http_table.ROWS if not row.is_ours], ids=str)
+def test_rabbitmq_permits_the_same_over_http(row, rabbitmq_http):
+    found, wanted = {}, {}
+    for role in ROLES:
+        names = next(rabbitmq_http.amqp.names)
+        rabbitmq_http.prepare(names)
+        found[role] = rabbitmq_http.attempt(role, row, names)
+        refused = missing(role, names.filled(row.needs)) is not None or not ROLES[role].tag
+        wanted[role] = REFUSED if refused else OK
     assert found == wanted
 
 

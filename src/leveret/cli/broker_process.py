@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import logging
+import os
 import signal
 import ssl
 from collections.abc import Callable, Sequence
@@ -26,6 +27,7 @@ from leveret.server.http import HttpListener
 from leveret.server.malloc_settings import collect_nothing, collect_rarely, keep_memory, machine_bytes
 from leveret.server.server import Server
 from leveret.server.settings import SETTINGS
+from leveret.server.systemd_notify import ServiceManager
 from leveret.server.tls import OFF
 from leveret.storage.files import OsFiles
 
@@ -42,6 +44,7 @@ async def serve(
 
     `read_configuration` reads file and environment again, at SIGHUP.
     """
+    manager = ServiceManager(os.environ)
     keep_memory()
     collect_nothing()
     descriptors = Descriptors()
@@ -63,7 +66,7 @@ async def serve(
         tls_context=tls_context,
         descriptors=descriptors,
     )
-    reload = Reload(configuration, read_configuration, server, tls_context)
+    reload = Reload(configuration, read_configuration, server, tls_context, manager)
     told = _listen_for_signals(reload)
     await server.start()
     app = create_app(server.broker, changed=server.turns.begin)
@@ -87,12 +90,13 @@ async def serve(
         where += [listener.url for listener in http]
         if server.endpoint is not None:
             where.append(server.endpoint.url)
-        print(
-            f"leveret: ready on {_listed(where)} (version {__version__}, data in {directory})",
-            flush=True,
-        )
+        ready = f"ready on {_listed(where)} (version {__version__}, data in {directory})"
+        print(f"leveret: {ready}", flush=True)
+        reload.status = ready
+        manager.ready(ready)
         await _until_told(told, server)
     finally:
+        manager.stopping()
         for listener in http:
             await listener.stop()
         await server.stop()
@@ -131,13 +135,22 @@ class Reload:
         read_configuration: Callable[[], Configuration],
         server: Server,
         tls_context: ssl.SSLContext | None,
+        manager: ServiceManager,
     ) -> None:
         self._configuration = configuration
         self._read = read_configuration
         self._server = server
         self._tls_context = tls_context
+        self._manager = manager
+        self.status = "starting"
+        """What the service manager shows after a reload."""
 
     def __call__(self) -> None:
+        self._manager.reloading()
+        self._change()
+        self._manager.ready(self.status)
+
+    def _change(self) -> None:
         """Change what can be changed, or nothing if the new configuration has a mistake."""
         try:
             new = self._read()

@@ -12,6 +12,7 @@ import typer
 
 from leveret import __version__
 from leveret.cli.audit import audit
+from leveret.cli.backup import backup
 from leveret.cli.config import config
 from leveret.cli.consume import consume
 from leveret.cli.demo.command import demo
@@ -49,7 +50,7 @@ def main(
     allow_all_letters()
 
 
-for command in (demo, serve, publish, consume, redrive, audit):
+for command in (demo, serve, publish, consume, redrive, audit, backup):
     app.command()(command)
 app.add_typer(topic, name="topic")
 app.add_typer(groups, name="groups")

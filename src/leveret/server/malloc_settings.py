@@ -9,7 +9,9 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path, PurePosixPath
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 
@@ -48,8 +50,29 @@ def keep_memory() -> None:
         library.mallopt(_M_TOP_PAD, 16 << 20)
 
 
-def machine_bytes() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+def machine_bytes(root: str = "/") -> int:
+    """Return the memory that the process may use: the machine's, or the limit of its control group.
+
+    `root` is where `/proc` and `/sys` are. A container has such a limit, and is killed beyond it.
+    """
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for group in _control_groups(root):
+        # The file may be missing, or have the word "max".
+        with suppress(OSError, ValueError):
+            limits.append(int(group.read_text()))
+    return min(limits)
+
+
+def _control_groups(root: str) -> Iterator[Path]:
+    """Yield the files that may hold a memory limit of this process, in both versions of control groups."""
+    with suppress(OSError):
+        for line in Path(root, "proc/self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers in ("", "memory"):
+                mount = Path(root, "sys/fs/cgroup", controllers)
+                file = "memory.limit_in_bytes" if controllers else "memory.max"
+                group = PurePosixPath(path.lstrip("/"))
+                yield from (mount / parent / file for parent in (group, *group.parents))
 
 
 def resident_bytes(pid: int) -> int:

@@ -149,8 +149,12 @@ def snapshot_path(directory: str, number: int) -> str:
     return f"{directory}/snapshot.{number:020d}"
 
 
+def checkpoint_path(number: int) -> str:
+    return f"{_PREFIX}{number:016x}"
+
+
 def write_checkpoint(files: Files, checkpoint: Checkpoint) -> None:
-    path = f"{_PREFIX}{checkpoint.number:016x}"
+    path = checkpoint_path(checkpoint.number)
     header = FileHeader(formats.CHECKPOINT, 0, checkpoint.number)
     write_whole(files, [WholeFile(path, header, checkpoint.encode())])
 

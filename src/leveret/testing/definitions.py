@@ -97,4 +97,6 @@ def _key(row: Row) -> object:
     if isinstance(row, BindingRow):
         arguments = identity(row.arguments)
         return BindingRow, row.vhost, row.source, row.to_queue, row.destination, row.routing_key, arguments
-    return type(row), row.key
+    if isinstance(row, PermissionRow):
+        return PermissionRow, row.vhost, row.user
+    return type(row), "" if isinstance(row, VhostRow | UserRow) else row.vhost, row.name

@@ -14,7 +14,7 @@ from leveret.broker.access.accounts import User
 from leveret.broker.canonical import MalformedHeader, to_bytes, to_text
 from leveret.broker.errors import Malformed, PreconditionFailed, QueryRefused
 from leveret.broker.queues import direct_replies
-from leveret.broker.sessions.content_headers import SPECIAL, copies, look_at, look_closely
+from leveret.broker.sessions.content_headers import SPECIAL, checked_meaning, copies, header_meaning
 from leveret.broker.vhosts.destination import Destination
 from leveret.broker.vhosts.topology import Topology
 from leveret.storage.records import Message
@@ -63,7 +63,7 @@ def _queues_of(vhost: Topology, rows: Sequence[Row], terms: Terms) -> dict[Desti
             raise PreconditionFailed(
                 f"message size {len(body)} is larger than configured max size {limits.message_max_bytes}"
             )
-        meaning = look_at(seen, header)
+        meaning = header_meaning(seen, header)
         queues = known.get((exchange, key))
         if queues is None or meaning == SPECIAL:
             queues, header, meaning, lasting = _resolve(vhost, exchange, key, header, meaning, terms)
@@ -89,7 +89,7 @@ def _resolve(
     keys = [to_text(key)]
     special = meaning == SPECIAL
     if special:
-        meaning = look_closely(terms.user, header)
+        meaning = checked_meaning(terms.user, header)
         keys, header = copies(to_text(key), header)
     by_headers = vhost.looks_at_headers(exchange)
     return vhost.route_message(exchange, keys, header), header, meaning, not (special or by_headers)

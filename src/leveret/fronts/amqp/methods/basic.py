@@ -13,7 +13,7 @@ from leveret.amqp.methods import make
 from leveret.amqp.names import to_text
 from leveret.broker.queues import direct_replies
 from leveret.broker.sessions import consuming
-from leveret.broker.sessions.consuming import Got, Wanted
+from leveret.broker.sessions.consuming import ConsumeRequest, GetResult
 from leveret.fronts.amqp.channel import AmqpChannel
 from leveret.fronts.amqp.methods.fields import answer, queue_name, table_of
 
@@ -56,7 +56,7 @@ def consume(channel: AmqpChannel, method: spec.Basic.Consume) -> None:
         consuming.consume_replies(channel.core, tag, no_ack=method.no_ack)
         ticket = 0
     else:
-        wanted = Wanted(
+        request = ConsumeRequest(
             queue_name(channel, method.queue),
             tag,
             no_ack=method.no_ack,
@@ -64,7 +64,7 @@ def consume(channel: AmqpChannel, method: spec.Basic.Consume) -> None:
             prefetch=channel.consumer_prefetch,
             arguments=table_of(method),
         )
-        ticket = consuming.consume(channel.core, wanted)
+        ticket = consuming.consume(channel.core, request)
     if not method.nowait:
         channel.reply(make(spec.Basic.ConsumeOk, consumer_tag=tag), ticket=ticket)
     elif ticket:
@@ -81,7 +81,7 @@ def get(channel: AmqpChannel, method: spec.Basic.Get) -> None:
     consuming.get(channel.core, name, no_ack=method.no_ack, encode=lambda got: _get_answer(channel, got))
 
 
-def _get_answer(channel: AmqpChannel, got: Got | None) -> bytes:
+def _get_answer(channel: AmqpChannel, got: GetResult | None) -> bytes:
     """Return the frames of get-ok or get-empty."""
     if got is None:
         return methods.frame(channel.number, spec.Basic.GetEmpty())
