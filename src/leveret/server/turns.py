@@ -38,8 +38,6 @@ _PACING_S = 0.005
 
 
 class Socket(Protocol):
-    """The socket of a connection."""
-
     def write_out(self) -> None: ...
 
     def abort(self) -> None:
