@@ -413,7 +413,7 @@ def test_a_dataframe_that_a_queue_has_no_room_for_is_not_written(spark, leveret,
     queue = declare(leveret.url, fresh("queue"), **{"x-max-length": 100, "x-overflow": "reject-publish"})
 
     rows = spark.range(0, 102, 1, 2).selectExpr("cast(id AS string) AS body")
-    with pytest.raises(Exception, match=f"queue '{queue}' in vhost '/' is full, and refuses"):
+    with pytest.raises(Exception, match=f"queue '{queue}' in vhost '/' is full and refuses"):
         written(rows, leveret, queue).save()
     assert leveret.depth(queue) == 0
     written(rows.limit(100), leveret, queue).save()

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from leveret.broker.core import Core, Runs
-from leveret.broker.queues.deduplication import Dedup, Fresh
+from leveret.broker.queues.deduplication import Dedup, NewSequences
 from leveret.broker.vhosts.destination import Account, Destination
 from leveret.storage.cursor import Cursor
 from leveret.storage.errors import BadRequest, WriteFailed
@@ -51,7 +51,7 @@ class Work:
         """Feeds to which messages are requeued, with the bytes of their bodies if bytes are counted."""
         self._dropped: dict[Counted, int] = {}
         """Feeds and streams of which waiting messages are dropped, with the bytes of their bodies."""
-        self._fresh: dict[Dedup, Fresh] = {}
+        self._fresh: dict[Dedup, NewSequences] = {}
         """Publishes that are new to a queue with deduplication."""
         self._undone: dict[Dedup, list[bytes]] = {}
         """Content headers of publishes that are undone."""
@@ -67,7 +67,7 @@ class Work:
         if queue.dedup is not None:
             fresh = self._fresh.get(queue.dedup)
             if fresh is None:
-                fresh = self._fresh[queue.dedup] = Fresh(queue.dedup)
+                fresh = self._fresh[queue.dedup] = NewSequences(queue.dedup)
             published = len(messages)
             messages = [message for message in messages if fresh.take(message)]
             self._duplicate_count += published - len(messages)

@@ -144,11 +144,11 @@ def test_one_that_is_delayed_can_be_skipped_too(api, orders, join):
 NO_SKIPS = [
     (
         {"partition": "orders-0", "offset": 0},
-        "a skip needs a reason: it is written down with who did it",
+        "a skip needs a reason, which is noted with the name of the user",
     ),
     (
         {"partition": "orders-0", "offset": 0, "reason": " "},
-        "a skip needs a reason: it is written down with who did it",
+        "a skip needs a reason, which is noted with the name of the user",
     ),
     (
         {"partition": "orders-0", "offset": 10, "reason": "x"},

@@ -338,7 +338,7 @@ NO_SETTINGS = [
     ({"paused": "yes"}, "paused is 'yes'; it must be true or false"),
     (
         {"speed": 5},
-        "there is no setting 'speed' of a group; there are consume_timeout_ms, delays, first_level, "
+        "a group has no setting 'speed'; its settings are consume_timeout_ms, delays, first_level, "
         "max_reconsume, max_span, mode, paused",
     ),
 ]
@@ -401,7 +401,7 @@ def test_a_query_is_shown_and_not_moved(api, orders):
     ):
         answer = api.ask(method, nightly + path, body=body)
         assert answer.status == 400
-        assert reason(answer).startswith("group 'nightly' on 'orders' in vhost '/' is a query's:")
+        assert reason(answer).startswith("group 'nightly' on 'orders' in vhost '/' belongs to a query")
     assert partition(api, path=nightly)["lag"] == 10
     assert api.ask("DELETE", nightly).status == 204
 

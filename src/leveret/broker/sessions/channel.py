@@ -179,7 +179,7 @@ class Channel:
             taken += self.unacked.take_within(start, stop)
             if self.transaction is not None:
                 withdrawn = self.transaction.withdraw(start, stop)
-                source.stale(sum(map(len, withdrawn)))
+                source.count_late_settlements(sum(map(len, withdrawn)))
                 taken += withdrawn
         self.revoked_tags.add(source, tags)
         counts: Counter[Consumer] = Counter()

@@ -98,7 +98,7 @@ def _read(channel: Channel, request: ConsumeRequest, stream: Stream) -> None:
     position = positions.of_consumer(request.arguments, **where)
     _check_credit(request, stream)
     channel.broker.flush()
-    reader = stream.reader(position.in_(stream))
+    reader = stream.reader(position.offset_in(stream))
     reader.consumer = Consumer(channel, reader, request.tag, prefetch=request.prefetch)
     channel.add_consumer(reader.consumer)
     reader.wake()
@@ -242,7 +242,7 @@ def _next_alive(queue: Queue, getter: Consumer) -> tuple[int, list[Record]]:
     while True:
         taken, records = deliverer.take(1, who=getter.label)
         if records and expiry.is_possible:
-            records = expiry.living(records, before_us=queue.broker.now_us() + 1)
+            records = expiry.unexpired(records, before_us=queue.broker.now_us() + 1)
         if records or not taken or queue.broker.ledger.is_stalled(deliverer):
             return taken, records
 

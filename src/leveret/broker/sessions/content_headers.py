@@ -33,7 +33,7 @@ def header_meaning(seen: dict[bytes, int], header: bytes) -> int:
     peek = canonical.peek(header)
     named = None
     if peek.headers is not None:
-        named = producer_sequences.leading(header, *peek.headers)
+        named = producer_sequences.leading_sequence(header, *peek.headers)
         if named is None or named[2] != peek.headers[1]:
             # Later it would be too late to refuse a malformed header.
             canonical.headers_of(header)

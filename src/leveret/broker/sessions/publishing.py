@@ -79,7 +79,7 @@ def _publish_singly(channel: Channel, route: Route, contents: Sequence[tuple[byt
     """Publish messages one by one, because their headers affect routing, user check or direct replies."""
     for header, body in contents:
         meaning = checked_meaning(channel.session.user, header)
-        header = direct_replies.answerable(channel, header)
+        header = direct_replies.with_reply_address(channel, header)
         if direct_replies.is_reply_key(route.key) and not route.exchange.name:
             _accept_reply(channel, route, header, body)
             continue
@@ -146,7 +146,7 @@ def _publish_to_refusing(channel: Channel, route: Route, messages: Sequence[Mess
             refused |= positions
             if positions and queue.settings.overflow == "reject-publish-dlx":
                 rejected = [messages[position] for position in sorted(positions)]
-                dead_letters.bury_new(queue, rejected, Reason.MAXLEN)
+                dead_letters.dead_letter_refused(queue, rejected, Reason.MAXLEN)
         reason = "a queue is full (reject-publish)"
     except WriteFailed as error:
         refused, reason = set(range(len(messages))), str(error)

@@ -35,6 +35,6 @@ class RevokedTags:
         for source, tags in list(self._tags.items()):
             count = tags.remove(start, stop)
             if count:
-                source.stale(count)
+                source.count_late_settlements(count)
             if not tags:
                 del self._tags[source]

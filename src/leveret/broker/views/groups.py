@@ -136,7 +136,8 @@ def _partitions(group: Group, *, limit: int, cells: int) -> Iterator[dict[str, o
 
 def _seated(group: Group) -> list[Member]:
     """Return the members of a group, then former members with unacked deliveries."""
-    seated = {member: None for partition in group.partitions.values() for member in partition.seats}
+    partitions = group.partitions.values()
+    seated = {member: None for partition in partitions for member in partition.member_consumers}
     leaving = [member for member in seated if member not in group.members and member.outstanding]
     return [*group.members, *leaving]
 
@@ -168,7 +169,11 @@ def _holdings(group: Group, limit: int) -> dict[Partition, _Holding]:
     """Return the oldest unacked deliveries by partition, from one scan of the members' channels."""
     partitions = group.partitions.values()
     holdings = {partition: _Holding(partition.cursor.in_flight.first) for partition in partitions}
-    by_seat = {seat: holding for partition, holding in holdings.items() for seat in partition.seats.values()}
+    by_seat = {
+        seat: holding
+        for partition, holding in holdings.items()
+        for seat in partition.member_consumers.values()
+    }
     left = dict.fromkeys(by_seat, limit)
     channels = {seat.channel: None for seat in by_seat}
     share = max(limit, _RUNS_MAX // max(1, len(channels)))
@@ -182,7 +187,7 @@ def _holdings(group: Group, limit: int) -> dict[Partition, _Holding]:
                 holding.oldest.append(run)
     for partition, holding in holdings.items():
         if holding.lowest is not None:
-            holding.stuck = partition.holding(holding.lowest)
+            holding.stuck = partition.delivery_of(holding.lowest)
         holding.oldest = sorted(holding.oldest, key=lambda run: run.since_us)[:limit]
     return holdings
 

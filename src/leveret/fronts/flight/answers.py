@@ -22,7 +22,7 @@ from leveret.broker.errors import (
 from leveret.broker.queries.lease_notes import LeaseNote
 from leveret.broker.queries.leases import Leases
 from leveret.broker.queries.readable_offsets import check_same, existing, snapshot
-from leveret.broker.queries.row_routing import Row, Terms
+from leveret.broker.queries.row_routing import Row, RowOptions
 from leveret.broker.queries.staged_batch_notes import StageName
 from leveret.broker.queues.queue import Queue
 from leveret.broker.vhosts.destination import Destination
@@ -66,10 +66,10 @@ class Answers:
             writer = self._user(user)
             vhost = self._vhost(writer, descriptor.vhost)
             timeout_us = int(descriptor.timeout_s * 1_000_000)
-            terms = Terms(writer, descriptor.mandatory, descriptor.unroutable, timeout_us)
+            options = RowOptions(writer, descriptor.mandatory, descriptor.unroutable, timeout_us)
             name = StageName(descriptor.query, descriptor.batch, descriptor.stage)
             self._broker.flush()
-            vhost.batches().write(name, rows, terms, before=before)
+            vhost.batches().write(name, rows, options, before=before)
         except (BrokerError, StorageError) as error:
             return refused(error)
         return actions.Done()

@@ -32,7 +32,7 @@ class StreamRequests:
         match request:
             case actions.Locate():
                 at = request.at
-                places = stream_queries.located(subject, Position(at.kind, at.value), at.offsets)
+                places = stream_queries.offsets_at(subject, Position(at.kind, at.value), at.offsets)
                 return actions.Located([_place(*place) for place in places])
             case actions.Follow():
                 return self._follow(subject, request)
