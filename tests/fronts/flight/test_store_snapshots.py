@@ -56,7 +56,7 @@ class TestKeeping:
     def kept(self, root: Path) -> list[str]:
         return sorted(path.name for path in (root / PICTURES).iterdir())
 
-    def test_a_picture_is_there_until_it_is_dropped(self, root):
+    def test_a_snapshot_is_there_until_it_is_dropped(self, root):
         snapshots = StoreSnapshots(str(root))
         kept = snapshots.take(NAME, "ann", TAKEN_US)
         assert (snapshots.find(NAME, "ann"), kept.damage, self.kept(root)) == (kept.snapshot, [], [NAME])
@@ -66,7 +66,7 @@ class TestKeeping:
         snapshots.drop(NAME, "ann")
         assert (snapshots.find(NAME, "ann"), self.kept(root)) == (None, [])
 
-    def test_a_picture_is_for_who_has_asked_for_it(self, root):
+    def test_a_snapshot_is_for_who_has_asked_for_it(self, root):
         snapshots = StoreSnapshots(str(root))
         snapshots.take(NAME, "ann", TAKEN_US)
         snapshots.drop(NAME, "bob")
@@ -326,13 +326,13 @@ class TestALiveAudit:
         assert both == ["", "billing (group-1)", "billing (group-2)", "mail"]
         assert other == ["", "billing (group-1)"]
 
-    def test_the_picture_is_gone_afterwards(self, broker):
+    def test_the_snapshot_is_gone_afterwards(self, broker):
         with of_broker(options(broker)) as case:
             assert len(snapshots_of(broker)) == 1
             assert case.described.startswith("the broker at ")
         assert snapshots_of(broker) == []
 
-    def test_the_picture_is_gone_also_when_the_audit_fails(self, broker):
+    def test_the_snapshot_is_gone_also_when_the_audit_fails(self, broker):
         with pytest.raises(ZeroDivisionError), of_broker(options(broker)):
             raise ZeroDivisionError
         assert snapshots_of(broker) == []
@@ -345,7 +345,7 @@ class TestALiveAudit:
         assert isinstance(taken, actions.Taken)
         connection.close()
 
-    def test_a_picture_that_was_dropped_can_not_be_read(self, broker):
+    def test_a_snapshot_that_was_dropped_can_not_be_read(self, broker):
         bulk = Bulk(port_of(broker))
         taken = bulk.ask(actions.TakePicture(NAME))
         assert isinstance(taken, actions.Taken)

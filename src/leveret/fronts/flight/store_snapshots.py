@@ -76,12 +76,11 @@ class StoreSnapshots:
 
     def _taken(self, name: str, user: str, taken_us: int) -> Kept:
         directory = f"{PICTURES}/{name}"
+        target = OsFiles(f"{self._files.root}/{directory}")
         for attempt in range(_ATTEMPTS):
             damage: list[Damage] = []
             try:
-                snapshot = snapshot_running(
-                    self._files, OsFiles(f"{self._files.root}/{directory}"), damage.append
-                )
+                snapshot = snapshot_running(self._files, target, damage.append)
                 return Kept(user, snapshot, damage, taken_us, self._clock())
             except BaseException as error:
                 self._files.remove_directory(directory)
