@@ -43,7 +43,7 @@ _NEAR = 4
 _UNFIT = b"\xff"
 _CACHED_BLOCKS = 16
 _SEGMENTS_PER_AGE = 8
-"""With a maximum age, a segment spans at most this fraction of it: messages are deleted by whole segments."""
+"""Parts of a maximum age. A segment spans at most one part: messages are deleted by whole segments."""
 
 _first_of_batch = itemgetter(0)
 _offset_of = itemgetter(0)
@@ -294,7 +294,7 @@ class Log:
             return [(start, stop)]
         if len(states) == 1:
             return list(states[0].settled.unsettled(start, stop))
-        live = OffsetSet(live for state in states for live in state.settled.unsettled(start, stop))
+        live = OffsetSet(offsets for state in states for offsets in state.settled.unsettled(start, stop))
         return list(live.ranges())
 
     def dead_ranges(self, states: Sequence[Progress]) -> list[Range]:
