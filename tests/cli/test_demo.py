@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from leveret.audit import output_directory
-from leveret.cli.api import Api, Refused
+from leveret.cli.api import Api, ApiError
 from leveret.cli.demo import jobs
 from leveret.cli.demo.broker import Broker
 from leveret.cli.demo.orders import FEWEST, PUBLISHERS, TORN, UNPAID, UNROUTABLE, Plan, number_of
@@ -38,8 +38,8 @@ GONE_S = 30
 SHOWN = """
 from leveret.cli.demo.display import KILLED, Stage, show
 from leveret.cli.demo.verdict import Check
-from leveret.cli.tables import allow_all_letters
-allow_all_letters()
+from leveret.cli.tables import escape_unencodable_characters
+escape_unencodable_characters()
 with Stage() as stage:
     stage.note("broker", "killed", KILLED)
 checks = [Check("table", "all of them, each once", True), Check("work", "1 left", False)]
@@ -223,7 +223,7 @@ def test_a_broker_that_misses_a_question_is_asked_again(monkeypatch, tmp_path):
 def test_an_answer_that_does_not_come_is_not_waited_for_longer_than_was_said():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         api = Api(f"http://127.0.0.1:{listener.getsockname()[1]}", vhost="/", answer_s=0.05)
-        with pytest.raises(Refused, match="does not answer: timed out"):
+        with pytest.raises(ApiError, match="does not answer: timed out"):
             api.get("queues", WORK)
 
 

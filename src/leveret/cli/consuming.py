@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from leveret.cli.background_calls import Background
-from leveret.cli.command_runner import FAILED, Interruption, unless
+from leveret.cli.command_runner import FAILED, Interruption, result_unless
 from leveret.cli.outputs import Output, WritingStopped
 from leveret.cli.screen import Gauge, Screen, counted
 from leveret.client import ChannelClosed, ClientError, Connection, Delivery, Settled, peeking
@@ -82,7 +82,7 @@ class Consuming:
 
     async def run(self, connection: Connection, queue: str, prefetch: int) -> int:
         code = 0
-        self._interruption.handle()
+        self._interruption.finish_in_order()
         consumed = await self._consumer(connection, queue, prefetch)
         with self._screen.gauge("consuming", visible=self._visible) as gauge:
             async with consumed as consumer:
@@ -118,7 +118,7 @@ class Consuming:
         """What is there, at least one; nothing if it is enough."""
         count = self._wish.count
         wanted = BATCH if count is None else min(BATCH, count - self._account.written)
-        if wanted <= 0 or self._interruption.asked.is_set():
+        if wanted <= 0 or self._interruption.stop_requested.is_set():
             return []
         first = await self._next(consumer)
         deliveries = [] if first is None else [first]
@@ -130,11 +130,11 @@ class Consuming:
 
     async def _next(self, consumer: Consumer) -> Delivery | None:
         """The next one; None if it is enough. Time in which nothing could come does not count as idle."""
-        asked, limit_s = self._interruption.asked, self._wish.idle_s
+        asked, limit_s = self._interruption.stop_requested, self._wish.idle_s
         idle_s = away_s = 0.0
         while True:
             step_s = _LOOK_S if limit_s is None else min(_LOOK_S, limit_s - idle_s)
-            delivery = await unless(asked, consumer.take(step_s))
+            delivery = await result_unless(asked, consumer.take(step_s))
             if delivery is not None or asked.is_set():
                 return delivery
             if consumer.consuming:
@@ -164,7 +164,7 @@ class Consuming:
 
     async def _written(self, writing: asyncio.Future[None]) -> bool:
         """Whether it came to its end, which is waited for only a while once somebody wants to stop."""
-        await unless(self._interruption.asked, asyncio.shield(writing))
+        await result_unless(self._interruption.stop_requested, asyncio.shield(writing))
         if not writing.done():
             self._output.give_up()
             await asyncio.wait((writing,), timeout=_GRACE_S)
@@ -198,5 +198,5 @@ class Consuming:
             self._screen.say(f"line ends are in {count:,} of the bodies: --format envelope keeps them apart")
         done = "looked at" if self._wish.peek else "consumed"
         found = {**account.as_json(), "seconds": round(gauge.elapsed_s, 3)}
-        found["interrupted"] = self._interruption.asked.is_set()
+        found["interrupted"] = self._interruption.stop_requested.is_set()
         self._screen.result(found, f"{counted(account.written, 'message')} {done} in {gauge.elapsed_s:.1f} s")

@@ -17,7 +17,7 @@ from typing import IO, Any, Final, NamedTuple, cast
 
 from leveret.amqp.tables import Value
 from leveret.cli.background_calls import Background
-from leveret.cli.command_runner import FAILED, Interruption, unless
+from leveret.cli.command_runner import FAILED, Interruption, result_unless
 from leveret.cli.inputs import Piece
 from leveret.cli.message_json import JSON_TYPE, BadEnvelope, of_message, parse_json, to_message
 from leveret.cli.screen import Gauge, Screen, counted
@@ -149,7 +149,7 @@ class Publishing:
 
     async def run(self, publisher: Publisher, batches: Iterator[Sequence[Piece]]) -> int:
         self._started_s = asyncio.get_running_loop().time()
-        self._interruption.handle()
+        self._interruption.finish_in_order()
         with self._screen.gauge("publishing", visible=self._visible) as gauge:
             await self._read_and_send(publisher, batches, gauge)
             await self._wait_for_confirms(publisher, gauge)
@@ -163,11 +163,11 @@ class Publishing:
         self, publisher: Publisher, batches: Iterator[Sequence[Piece]], gauge: Gauge
     ) -> None:
         background = Background()
-        asked = self._interruption.asked
+        asked = self._interruption.stop_requested
         read: Callable[[], Sequence[Piece] | None] = partial(next, batches, None)
         while not asked.is_set() and not self._wrong:
             try:
-                batch = await unless(asked, background.call(read))
+                batch = await result_unless(asked, background.call(read))
             except ClientError as error:
                 self._wrong = str(error)
                 return
@@ -203,15 +203,15 @@ class Publishing:
 
     async def _may_go_on(self, publisher: Publisher, gauge: Gauge) -> bool:
         """Waits for a place in the window, and for the rate."""
-        account, asked = self._account, self._interruption.asked
+        account, asked = self._account, self._interruption.stop_requested
         if self._rate_per_s is not None:
             due_s = self._started_s + account.published / self._rate_per_s
             wait_s = due_s - asyncio.get_running_loop().time()
             if wait_s > _PACE_S:
                 self._show(gauge)
-                await unless(asked, asyncio.sleep(wait_s))
+                await result_unless(asked, asyncio.sleep(wait_s))
         if not publisher.has_room:
-            await unless(asked, publisher.room())
+            await result_unless(asked, publisher.room())
         if account.statuses[Status.LOST] and not self._wrong:
             self._wrong = "a message was lost from sight, so nothing more is published"
         return not self._wrong and not asked.is_set()
@@ -227,11 +227,11 @@ class Publishing:
     async def _wait_for_confirms(self, publisher: Publisher, gauge: Gauge) -> None:
         """Until everything is known, or somebody insists on going."""
         self._show(gauge)
-        if self._interruption.asked.is_set() and self._account.open:
+        if self._interruption.stop_requested.is_set() and self._account.open:
             self._screen.say(
                 f"waiting for {counted(self._account.open, 'confirm')}; Ctrl-C again ends that too"
             )
-        await unless(self._interruption.insisted, publisher.flush())
+        await result_unless(self._interruption.abort_requested, publisher.flush())
         await publisher.close(timeout_s=0)
 
     # what is not confirmed
@@ -267,6 +267,6 @@ class Publishing:
         if self._left is not None:
             self._screen.say(f"the first that was read and not published: {self._left.place}")
         found: dict[str, Any] = {**account.as_json(), "seconds": round(elapsed_s, 3)}
-        found["interrupted"] = self._interruption.asked.is_set()
+        found["interrupted"] = self._interruption.stop_requested.is_set()
         rate = f" ({gauge.rate_per_s(account.published):,.0f}/s)" if account.published else ""
         self._screen.result(found, f"{account} in {elapsed_s:.1f} s{rate}")

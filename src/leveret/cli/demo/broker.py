@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from leveret.cli.api import Api, Refused
+from leveret.cli.api import Api, ApiError
 from leveret.cli.demo.processes import SERVING, Processes, SceneFailed, Started
 
 _READY: Final = re.compile(r"ready on amqp://[^:]+:(\d+)(?:,| and) http://[^:]+:(\d+)(?: and \S+:(\d+))?")
@@ -69,7 +69,7 @@ class Broker:
         api = Api(f"http://guest:guest@127.0.0.1:{self._ports[1]}", vhost="/", answer_s=_ANSWER_S)
         try:
             return await asyncio.to_thread(api.get, *path)
-        except Refused:
+        except ApiError:
             return None
 
     async def answer(self, *path: str) -> Any:

@@ -104,7 +104,7 @@ async def _played(screen: Screen, wanted: _Wanted, interruption: Interruption) -
         screen.say(f"the demo failed: {cause} (logs are in {logs})")
         return FAILED
     finally:
-        interruption.handle()  # a second Ctrl-C does not keep it from ending what it has started
+        interruption.finish_in_order()  # a second Ctrl-C does not keep it from ending what it has started
         await processes.end()
     report = play.report if why is None else None
     return _judged(seen, wanted, report, took_s=time.monotonic() - began_s)
