@@ -126,7 +126,7 @@ def test_bodies_that_lines_can_not_keep_apart_are_said(leveret_url: str, fresh: 
     queue = declare(leveret_url, fresh("ends"), [b"a\nb", b"c"])
     ran = leveret("consume", queue, "--count", 2, url=leveret_url)
     assert (ran.code, ran.out) == (0, b"a\nb\nc\n")
-    assert "line ends are in 1 of the bodies: --format envelope keeps them apart" in ran.err
+    assert "1 of the bodies contain line breaks: use --format envelope instead" in ran.err
 
 
 def test_a_file_for_each_message(leveret_url: str, fresh: Callable[[str], str], tmp_path: Path):
@@ -196,7 +196,7 @@ def test_peeking_elsewhere_says_first_that_it_counts(rabbitmq, fresh: Callable[[
     queue = declare(rabbitmq.url, fresh("peek"), HUNDRED)
     ran = leveret("consume", queue, "--peek", "--count", 3, url=rabbitmq.url)
     assert (ran.code, ran.out.split()) == (0, HUNDRED[:3])
-    warning, end = ran.err.index("each look counts as a delivery"), ran.err.index("3 messages looked at")
+    warning, end = ran.err.index("each peek counts as a delivery"), ran.err.index("3 messages peeked")
     assert warning < end
 
 
@@ -300,7 +300,7 @@ def test_a_broker_that_does_not_come_back_is_given_up(tmp_path: Path):
         broker.stop()
         ran = finished(process)
     assert ran.code == 1
-    assert "what was not acked is in the queue" in ran.err
+    assert "unacked messages are back in the queue" in ran.err
 
 
 def test_a_queue_that_is_deleted_is_noticed(leveret_url: str, fresh: Callable[[str], str]):

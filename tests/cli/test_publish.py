@@ -171,7 +171,7 @@ def test_the_file_for_failures_must_not_be_the_one_that_is_read(
     file.write_text('{"body": "a"}\n')
     queue = declare(leveret_url, fresh("same"))
     ran = leveret("publish", "-e", file, "-q", queue, "--failed", file, url=leveret_url)
-    assert (ran.code, "is read already" in ran.err) == (1, True)
+    assert (ran.code, "is also an input" in ran.err) == (1, True)
     assert file.read_text() == '{"body": "a"}\n'
 
 
@@ -236,7 +236,7 @@ def test_of_several_hosts_one_is_enough(leveret_url: str, fresh: Callable[[str],
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("-q", "no-such-queue"), "there is no queue 'no-such-queue' (--declare makes it)"),
+        (("-q", "no-such-queue"), "there is no queue 'no-such-queue' (--declare creates it)"),
         (("-x", "no-such-exchange"), "there is no exchange 'no-such-exchange'"),
         (("-q", "q" * 256), "a queue's name has at most 255 bytes, not 256"),
         (("-x", "ü" * 128), "an exchange's name has at most 255 bytes, not 256"),
@@ -321,7 +321,7 @@ def test_a_second_ctrl_c_does_not_wait_for_confirms():
         process.stdin.flush()
         broker.wait_until_depth("q", 1, timeout_s=LIMIT_S)
         process.send_signal(signal.SIGINT)
-        assert b"waiting for 1 confirm; Ctrl-C again" in process.stderr.readline()
+        assert b"waiting for 1 confirm; press Ctrl-C again" in process.stderr.readline()
         process.send_signal(signal.SIGINT)
         ran = finished(process)
     assert (ran.code, ran.result["lost"]) == (1, 1)
@@ -338,7 +338,7 @@ def test_ctrl_c_does_not_wait_for_a_place_in_the_window():
         process.stdin.flush()
         broker.wait_until_depth("q", 1, timeout_s=LIMIT_S)
         process.send_signal(signal.SIGINT)
-        assert b"waiting for 1 confirm; Ctrl-C again" in process.stderr.readline()
+        assert b"waiting for 1 confirm; press Ctrl-C again" in process.stderr.readline()
         process.send_signal(signal.SIGINT)
         ran = finished(process)
     assert (ran.code, ran.result["published"], ran.result["lost"]) == (1, 1, 1)
