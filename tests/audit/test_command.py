@@ -76,7 +76,7 @@ def test_where_only_ascii_can_be_written_it_is_shown_in_ascii(run: Run) -> None:
 def test_ctrl_c_ends_it_as_it_ends_all_commands(run: Run, tmp_path: Path) -> None:
     ran = run(KeyboardInterrupt())
     assert (ran.exit_code, ran.stdout) == (130, "")
-    assert ran.stderr == "leveret: stopped before there was an account\n"
+    assert ran.stderr == "leveret: stopped before the audit was finished\n"
     assert not (tmp_path / "out").exists()
 
 

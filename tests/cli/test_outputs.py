@@ -126,7 +126,7 @@ def test_a_pipe_that_nobody_reads_is_given_up_when_asked():
 
 
 def test_after_the_first_messages_a_pipe_is_fed_by_the_batch(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(outputs, "_ONE_BY_ONE", 1)
+    monkeypatch.setattr(outputs, "_SINGLE_WRITES", 1)
     source, sink = os.pipe()
     output = Lines(sink, "pipe", "lines")
     read: list[bytes] = []

@@ -82,7 +82,7 @@ def test_a_line_that_is_no_json_is_named_and_ends_it(
     file.write_bytes(b"1\n2\n{broken\n4\n")
     ran = leveret("publish", "-q", queue, "-f", "jsonl", file, "--json", url=leveret_url)
     assert ran.code == 1
-    assert "orders.jsonl, line 3: no JSON" in ran.err
+    assert "orders.jsonl, line 3: not JSON" in ran.err
     assert counts(ran.result) == {**ALL_CONFIRMED, "read": 4, "published": 2, "confirmed": 2, "unsent": 2}
     assert bodies(leveret_url, queue) == [b"1", b"2"]
 

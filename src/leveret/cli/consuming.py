@@ -191,11 +191,13 @@ class Consuming:
             self._screen.say(f"{self._failure}; unacked messages are back in the queue")
         if account.again:
             self._screen.say(
-                f"{counted(account.again, 'message')} will be redelivered: the connection was lost before the ack"
+                f"{counted(account.again, 'message')} will be redelivered: connection lost before the ack"
             )
         if self._output.ambiguous:
             count = self._output.ambiguous
-            self._screen.say(f"{count:,} of the bodies contain line breaks: use --format envelope instead")
+            self._screen.say(
+                f"line breaks in {count:,} of the bodies: --format envelope keeps messages apart"
+            )
         verb = "peeked" if self._options.peek else "consumed"
         result = {**account.as_json(), "seconds": round(gauge.elapsed_s, 3)}
         result["interrupted"] = self._interruption.stop_requested.is_set()
