@@ -17,9 +17,17 @@ from leveret.audit import output_directory
 from leveret.cli.api import Api, ApiError
 from leveret.cli.demo import jobs
 from leveret.cli.demo.broker import Broker
-from leveret.cli.demo.orders import FEWEST, PUBLISHERS, TORN, UNPAID, UNROUTABLE, Plan, number_of
-from leveret.cli.demo.processes import Processes, SceneFailed
-from leveret.cli.demo.records import Deed, Reading, Record
+from leveret.cli.demo.orders import (
+    MALFORMED,
+    NEGATIVE,
+    ORDERS_MIN,
+    PUBLISHERS,
+    UNROUTABLE,
+    Plan,
+    order_number,
+)
+from leveret.cli.demo.processes import DemoFailed, Processes
+from leveret.cli.demo.records import Action, ActionReader, ActionWriter
 from leveret.cli.demo.topology import WORK
 from leveret.cli.demo.worker import OrderFailed, check
 from tests.cli import command
@@ -29,19 +37,19 @@ pytestmark = pytest.mark.real
 ORDERS = 3_000
 MANY = 300_000
 """They are not over before somebody has looked."""
-BAD = TORN + UNPAID
+BAD = MALFORMED + NEGATIVE
 ROUTABLE = ORDERS - UNROUTABLE
 VALID = ROUTABLE - BAD
 NOBODY = "amqp://nobody.invalid"
 DEMO_S = 600
 GONE_S = 30
 SHOWN = """
-from leveret.cli.demo.display import KILLED, Stage, show
+from leveret.cli.demo.display import KILLED, Display, show
 from leveret.cli.demo.verdict import Check
 from leveret.cli.tables import escape_unencodable_characters
 escape_unencodable_characters()
-with Stage() as stage:
-    stage.note("broker", "killed", KILLED)
+with Display() as display:
+    display.note("broker", "killed", KILLED)
 checks = [Check("table", "all of them, each once", True), Check("work", "1 left", False)]
 show(checks, ["Data is in B\u00fccher"])
 """
@@ -55,33 +63,33 @@ def published(plan: Plan) -> dict[int, bytes]:
 
 
 def test_the_orders_are_the_same_each_time():
-    assert published(Plan(FEWEST)) == published(Plan(FEWEST))
+    assert published(Plan(ORDERS_MIN)) == published(Plan(ORDERS_MIN))
 
 
-@pytest.mark.parametrize("orders", [FEWEST, ORDERS, 20_000])
+@pytest.mark.parametrize("orders", [ORDERS_MIN, ORDERS, 20_000])
 def test_an_order_is_valid_poisonous_or_unroutable_and_one_of_the_valid_ones_hangs(orders):
     plan = Plan(orders)
     assert len(plan.unroutable) == UNROUTABLE
-    assert len(plan.torn) == TORN
-    assert len(plan.unpaid) == UNPAID
+    assert len(plan.malformed) == MALFORMED
+    assert len(plan.negative) == NEGATIVE
     assert len(plan.valid) == orders - UNROUTABLE - BAD
     assert plan.hangs in plan.valid
     assert sorted(published(plan)) == list(range(orders))
 
 
 def test_the_number_of_an_order_is_known_also_when_it_is_torn():
-    assert all(number_of(body) == number for number, body in published(Plan(FEWEST)).items())
+    assert all(order_number(body) == number for number, body in published(Plan(ORDERS_MIN)).items())
 
 
 def test_a_worker_can_do_something_with_the_valid_orders_and_with_no_poisonous_one():
-    plan = Plan(FEWEST)
+    plan = Plan(ORDERS_MIN)
     failed = set()
     for number, body in published(plan).items():
         try:
             check(body)
         except OrderFailed:
             failed.add(number)
-    assert failed == plan.poisonous
+    assert failed == plan.invalid
 
 
 # records
@@ -89,36 +97,40 @@ def test_a_worker_can_do_something_with_the_valid_orders_and_with_no_poisonous_o
 
 def test_what_a_killed_worker_had_written_is_read_up_to_the_last_whole_line(tmp_path):
     path = tmp_path / "worker-1.txt"
-    reading = Reading(path)
-    reading.more()  # nothing is there yet
-    record = Record(str(path))
-    record.add(Deed.DONE, 17)
-    record.add(Deed.FAILED, 18)
+    reading = ActionReader(path)
+    reading.update()  # nothing is there yet
+    record = ActionWriter(str(path))
+    record.add(Action.DONE, 17)
+    record.add(Action.FAILED, 18)
     with path.open("ab") as file:
         file.write(b"done 1")
-    reading.more()
-    assert reading.numbers == {Deed.DONE: Counter([17]), Deed.FAILED: Counter([18]), Deed.HANGS: Counter()}
+    reading.update()
+    assert reading.numbers == {
+        Action.DONE: Counter([17]),
+        Action.FAILED: Counter([18]),
+        Action.HANGS: Counter(),
+    }
     with path.open("ab") as file:
         file.write(b"9\n")
-    reading.more()
-    assert reading.count(Deed.DONE) == 2
-    assert reading.numbers[Deed.DONE][19] == 1
+    reading.update()
+    assert reading.count(Action.DONE) == 2
+    assert reading.numbers[Action.DONE][19] == 1
 
 
 # what people see
 
 WORKING = """
 import itertools, time
-from leveret.cli.demo.display import Stage
+from leveret.cli.demo.display import Display
 clock = itertools.count(0, 7)
 time.monotonic = lambda: float(next(clock))
-with Stage() as stage:
-    scene = stage.scene("audit")
+with Display() as display:
+    line = display.progress_line("audit")
     for doing in ["Spark is starting"] * 9 + ["Spark reads"] * 9:
-        getattr(scene, "step", scene.tell)(doing)
+        getattr(line, "step", line.tell)(doing)
     for count in range(9):
-        scene.tell(f"{count} messages")
-    scene.end("all is read")
+        line.tell(f"{count} messages")
+    line.end("all is read")
 """
 
 
@@ -194,9 +206,9 @@ def test_a_process_that_dies_is_named_with_its_last_words(tmp_path):
     async def wait() -> None:
         processes = Processes(tmp_path)
         await processes.start("broken", "json.tool", "--no-such-option")
-        await processes.until(never, "the sky falls", limit_s=30)
+        await processes.wait_until(never, "the sky falls", limit_s=30)
 
-    with pytest.raises(SceneFailed, match=r"broken ended with code 2.*no-such-option.*broken\.log"):
+    with pytest.raises(DemoFailed, match=r"broken ended with code 2.*no-such-option.*broken\.log"):
         asyncio.run(wait())
 
 
@@ -205,19 +217,19 @@ async def for_ever() -> bool:
 
 
 def test_looking_for_something_takes_no_longer_than_waiting_for_it(tmp_path):
-    with pytest.raises(SceneFailed, match=r"the sky falls: that did not happen in 0\.01 s"):
-        asyncio.run(Processes(tmp_path).until(for_ever, "the sky falls", limit_s=0.01))
+    with pytest.raises(DemoFailed, match=r"timeout after 0\.01 s: the sky falls"):
+        asyncio.run(Processes(tmp_path).wait_until(for_ever, "the sky falls", limit_s=0.01))
 
 
 def test_a_broker_that_misses_a_question_is_asked_again(monkeypatch, tmp_path):
     answers = iter([None, {"messages": 17}])
 
-    async def ask(*path: str) -> object:
+    async def try_get(*path: str) -> object:
         return next(answers)
 
     broker = Broker(Processes(tmp_path), tmp_path)
-    monkeypatch.setattr(broker, "ask", ask)
-    assert asyncio.run(broker.answer("queues", WORK)) == {"messages": 17}
+    monkeypatch.setattr(broker, "try_get", try_get)
+    assert asyncio.run(broker.get("queues", WORK)) == {"messages": 17}
 
 
 def test_an_answer_that_does_not_come_is_not_waited_for_longer_than_was_said():
@@ -228,8 +240,8 @@ def test_an_answer_that_does_not_come_is_not_waited_for_longer_than_was_said():
 
 
 def test_a_wait_that_is_over_says_for_what(tmp_path):
-    with pytest.raises(SceneFailed, match="the sky falls: that did not happen in 0 s"):
-        asyncio.run(Processes(tmp_path).until(never, "the sky falls", limit_s=0))
+    with pytest.raises(DemoFailed, match="timeout after 0 s: the sky falls"):
+        asyncio.run(Processes(tmp_path).wait_until(never, "the sky falls", limit_s=0))
 
 
 def test_a_machine_without_java_is_told_so_in_a_sentence(monkeypatch, tmp_path):
@@ -270,7 +282,7 @@ def test_without_spark_everything_else_is_shown_and_holds(tmp_path):
     place = tmp_path / "demo"
     ran = demo("--without-spark", "--orders", ORDERS, "--dir", place, "--json")
     assert ran.code == 0, ran.err
-    assert "without pipeline and audit, which need Spark" in ran.err
+    assert "skipping pipeline and audit, which need Spark" in ran.err
     assert "killed with -9" in ran.err
     result = ran.result
     assert result["holds"]
@@ -341,7 +353,7 @@ def test_a_directory_that_is_not_empty_is_refused_and_left_alone(tmp_path):
     (tmp_path / "mine.txt").write_text("precious")
     ran = demo("--dir", tmp_path)
     assert ran.code == 1
-    assert "there is something in" in ran.err
+    assert "is not empty" in ran.err
     assert [each.name for each in tmp_path.iterdir()] == ["mine.txt"]
 
 

@@ -7,6 +7,7 @@ nothing is changed while a broker has the directory open.
 from __future__ import annotations
 
 import secrets
+from contextlib import closing
 from pathlib import Path
 
 from leveret.broker.access.accounts import ADMINISTRATOR
@@ -31,13 +32,10 @@ def make_administrator(data_dir: Path, name: str, password: bytes) -> list[str]:
         raise NoDataDirectory(f"{data_dir} is not a broker's data directory (choose it with --data-dir)")
     lock = OsFiles(str(data_dir)).lock("lock")
     try:
-        definitions = Definitions(str(data_dir / "definitions.db"))
-        try:
+        with closing(Definitions(str(data_dir / "definitions.db"))) as definitions:
             rows = definitions.load()
             vhosts = [row.name for row in rows if isinstance(row, VhostRow)] or ["/"]
             definitions.put(1, [Change(row) for row in _administrator_rows(name, password, vhosts)])
-        finally:
-            definitions.close()
     finally:
         lock.release()
     return vhosts

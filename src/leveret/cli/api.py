@@ -37,7 +37,10 @@ class ApiError(Exception):
 
 
 class Api:
-    """The HTTP API of one virtual host. Each request opens its own connection."""
+    """The HTTP API of one virtual host. Each request opens its own connection.
+
+    Fields of a query or a body that are None are left out.
+    """
 
     def __init__(self, url: str, *, vhost: str, answer_s: float | None = None) -> None:
         parts = split(url)
@@ -71,13 +74,12 @@ class Api:
         resource, *names = path
         segments = names if resource in _WITHOUT_VHOST else [self._vhost, *names]
         target = "/".join(["/api", resource, *(quote(segment, safe="") for segment in segments)])
-        parameters = {name: value for name, value in query.items() if value is not None}
-        data = None if body is None else json.dumps(body).encode()
+        data = None if body is None else json.dumps(_without_none(body)).encode()
         try:
             connection = self._connect()
             try:
                 headers = {"Authorization": f"Basic {self._login}", "Content-Type": "application/json"}
-                connection.request(method, f"{target}?{urlencode(parameters)}", data, headers)
+                connection.request(method, f"{target}?{urlencode(_without_none(query))}", data, headers)
                 response = connection.getresponse()
                 return self._parse_answer(response, response.read())
             finally:
@@ -111,14 +113,18 @@ class Api:
         raise ApiError(str(reason))
 
 
+def _without_none(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
 @contextmanager
-def exit_on_error(screen: Screen) -> Iterator[None]:
-    """Turn an `ApiError` into one sentence on stderr and exit code 1."""
+def exit_on_error(*, as_json: bool) -> Iterator[Screen]:
+    """Return the command's screen; turn an `ApiError` into one sentence on it and exit code 1."""
+    screen = Screen(as_json=as_json)
     try:
-        yield
+        yield screen
     except ApiError as error:
-        screen.say(str(error))
-        raise typer.Exit(1) from error
+        screen.fail(str(error))
     except KeyboardInterrupt:
         raise typer.Exit(_INTERRUPTED) from None
 

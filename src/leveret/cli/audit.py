@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.text import Text
@@ -44,19 +44,12 @@ def audit(
     ] = Path("leveret-audit"),
     table: Annotated[
         str | None,
-        typer.Option(
-            help="Table that a pipeline has written, to be checked for duplicates.", show_default=False
-        ),
+        typer.Option(help="Table of a pipeline, to be checked for duplicates.", show_default=False),
     ] = None,
     table_format: Annotated[str, typer.Option(help="Format of --table.")] = "parquet",
-    loop: Annotated[
-        int, typer.Option(min=2, help="Number of deliveries of one message that count as a loop.")
-    ] = 5,
+    loop: Annotated[int, typer.Option(min=2, help="Deliveries of one message that make a loop.")] = 5,
     round_trip_ms: Annotated[
-        float,
-        typer.Option(
-            min=0, help="Round-trip time to consumers that are no longer connected; used for the advice."
-        ),
+        float, typer.Option(min=0, help="Round-trip time to consumers no longer connected, for the advice.")
     ] = 1.0,
     master: Annotated[str, typer.Option(help="The Spark master.")] = "local[*]",
     as_json: AsJson = False,
@@ -78,12 +71,12 @@ def audit(
             findings = job.run(case, out, terms, master=master, on_progress=gauge.tell)
         report = results.write(findings, out)
     except ModuleNotFoundError as error:
-        _fail(screen, f"the audit needs {error.name} (pip install 'leveret[spark]')")
+        screen.fail(f"the audit needs {error.name} (pip install 'leveret[spark]')")
     except KeyboardInterrupt:
         screen.say("stopped before the audit was finished")
         raise typer.Exit(128 + signal.SIGINT) from None
     except (SparkSideError, StorageError, OSError) as error:
-        _fail(screen, str(error))
+        screen.fail(str(error))
     if as_json:
         show_json(results.plain(findings))
     else:
@@ -121,8 +114,3 @@ def _case(data: Path | None, url: str) -> AbstractContextManager[Case]:
     if data is not None:
         return evidence.of_directory(str(data))
     return evidence.of_broker(BrokerOptions(url=url, broker_timeout_s=_ANSWER_S))
-
-
-def _fail(screen: Screen, sentence: str) -> NoReturn:
-    screen.say(sentence)
-    raise typer.Exit(FAILED)

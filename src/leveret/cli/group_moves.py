@@ -11,7 +11,7 @@ import typer
 
 from leveret.cli.api import DEFAULT_HTTP, Api, Http, Vhost, exit_on_error
 from leveret.cli.options import AsJson
-from leveret.cli.screen import Screen, counted
+from leveret.cli.screen import counted
 
 Group: TypeAlias = Annotated[str, typer.Argument(help="The group's name.")]
 Subject: TypeAlias = Annotated[
@@ -26,19 +26,13 @@ Partition: TypeAlias = Annotated[
 def seek(
     group: Group,
     to_first: Annotated[bool, typer.Option("--to-first", help="To the oldest message.")] = False,
-    to_last: Annotated[
-        bool, typer.Option("--to-last", help="To the end: only messages that are published from now on.")
-    ] = False,
+    to_last: Annotated[bool, typer.Option("--to-last", help="To the end, for new messages only.")] = False,
     to_offset: Annotated[
-        int | None,
-        typer.Option(help="To this offset; needs --partition if there are several.", show_default=False),
+        int | None, typer.Option(help="To this offset of one partition.", show_default=False)
     ] = None,
     to_time: Annotated[
         str | None,
-        typer.Option(
-            help="To the first message since 2026-11-15T09:00Z, or since 1h (an hour ago).",
-            show_default=False,
-        ),
+        typer.Option(help="To a time: 2026-11-15T09:00Z, or 1h for an hour ago.", show_default=False),
     ] = None,
     partition: Partition = None,
     reason: Annotated[str, typer.Option(help="Why; recorded by the broker.")] = "",
@@ -59,9 +53,8 @@ def seek(
     ]
     if len(targets) != 1:
         raise typer.BadParameter("give exactly one of --to-first, --to-last, --to-offset, --to-time")
-    body = {**targets[0], "reason": reason} | ({} if partition is None else {"partition": partition})
-    screen = Screen(as_json=as_json)
-    with exit_on_error(screen):
+    body = {**targets[0], "reason": reason, "partition": partition}
+    with exit_on_error(as_json=as_json) as screen:
         result = Api(http, vhost=vhost).post("groups", group, "seek", body=body, subject=subject)
     offsets = ", ".join(f"{name} at {offset:,}" for name, offset in result["partitions"].items())
     screen.result(result, f"group '{group}' continues from: {offsets}")
@@ -84,9 +77,8 @@ def skip(
 
     leveret groups skip billing 2101 --partition orders-0 --reason "it fails every time"
     """
-    body = {"offset": offset, "reason": reason} | ({} if partition is None else {"partition": partition})
-    screen = Screen(as_json=as_json)
-    with exit_on_error(screen):
+    body = {"offset": offset, "reason": reason, "partition": partition}
+    with exit_on_error(as_json=as_json) as screen:
         skipped = Api(http, vhost=vhost).post("groups", group, "skip", body=body, subject=subject)
     screen.result(
         skipped,
@@ -103,7 +95,7 @@ def pause(
     as_json: AsJson = False,
 ) -> None:
     """Deliver nothing to a group until it is resumed. Members stay and can settle what they hold."""
-    _change_state(group, "pause", Api(http, vhost=vhost), subject, Screen(as_json=as_json))
+    _change_state(group, "pause", subject, http, vhost, as_json)
 
 
 def resume(
@@ -114,20 +106,18 @@ def resume(
     as_json: AsJson = False,
 ) -> None:
     """Resume deliveries to a paused group."""
-    _change_state(group, "resume", Api(http, vhost=vhost), subject, Screen(as_json=as_json))
+    _change_state(group, "resume", subject, http, vhost, as_json)
 
 
-def _change_state(group: str, action: str, api: Api, subject: str | None, screen: Screen) -> None:
-    with exit_on_error(screen):
-        state = api.post("groups", group, action, body={}, subject=subject)
+def _change_state(group: str, action: str, subject: str | None, http: str, vhost: str, as_json: bool) -> None:
+    with exit_on_error(as_json=as_json) as screen:
+        state = Api(http, vhost=vhost).post("groups", group, action, body={}, subject=subject)
     screen.result(state, f"group '{group}' {'is paused' if state['paused'] else 'is resumed'}")
 
 
 def redrive(
     group: Group,
-    limit: Annotated[
-        int | None, typer.Option(min=1, help="Redrive at most this many.", show_default=False)
-    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="At most this many.", show_default=False)] = None,
     subject: Subject = None,
     http: Http = DEFAULT_HTTP,
     vhost: Vhost = "/",
@@ -137,10 +127,9 @@ def redrive(
 
     leveret groups redrive billing --limit 100
     """
-    screen = Screen(as_json=as_json)
-    with exit_on_error(screen):
+    with exit_on_error(as_json=as_json) as screen:
         result = Api(http, vhost=vhost).post(
-            "groups", group, "redrive", body={} if limit is None else {"limit": limit}, subject=subject
+            "groups", group, "redrive", body={"limit": limit}, subject=subject
         )
     gone = f", {result['gone']:,} no longer in their stream" if result["gone"] else ""
     screen.result(result, f"{counted(result['redriven'], 'message')} redriven{gone}, {result['left']:,} left")

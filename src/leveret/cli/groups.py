@@ -15,7 +15,6 @@ from leveret.cli.api import DEFAULT_HTTP, Api, Http, Vhost, Yes, confirm, exit_o
 from leveret.cli.durations import parse_duration_ms
 from leveret.cli.group_moves import Group, Subject, register
 from leveret.cli.options import AsJson
-from leveret.cli.screen import Screen
 from leveret.cli.tables import Page, show_json
 
 groups = typer.Typer(help="Show and change consumer groups.")
@@ -30,6 +29,8 @@ COLUMNS: Final = {
     "delayed": "delayed",
     "dead": "dead_letters",
 }
+
+_SETTINGS: Final = ("mode", "max_span", "consume_timeout_ms", "max_reconsume", "delays", "first_level")
 
 Mode: TypeAlias = Annotated[
     str | None,
@@ -71,8 +72,7 @@ def list_groups(
     if context.invoked_subcommand is not None:
         _refuse_options_before_command(context)
         return
-    screen = Screen(as_json=as_json)
-    with exit_on_error(screen):
+    with exit_on_error(as_json=as_json) as screen:
         groups_json = Api(http, vhost=vhost).get("groups")
     if as_json:
         show_json(groups_json)
@@ -108,7 +108,7 @@ def describe(
 
     leveret groups describe billing
     """
-    with exit_on_error(Screen(as_json=as_json)):
+    with exit_on_error(as_json=as_json):
         descriptions = Api(http, vhost=vhost).get(
             "groups", group, subject=subject, limit=limit, cells=group_page.CELLS
         )
@@ -141,17 +141,10 @@ def create(
 
     leveret groups create billing --subject orders --start last --max-span 500
     """
-    settings = _settings(
-        mode=mode,
-        max_span=max_span,
-        consume_timeout_ms=parse_duration_ms(consume_timeout),
-        max_reconsume=max_reconsume,
-        delays=delays,
-        first_level=first_level,
-    )
-    screen = Screen(as_json=as_json)
+    timeout_ms = parse_duration_ms(consume_timeout)
+    settings = _settings(mode, max_span, timeout_ms, max_reconsume, delays, first_level)
     position: str | int = int(start) if start.isdecimal() else start
-    with exit_on_error(screen):
+    with exit_on_error(as_json=as_json) as screen:
         created = Api(http, vhost=vhost).put(
             "groups", group, body={"subject": subject, "start": position, **settings}
         )
@@ -176,18 +169,11 @@ def change(
 
     leveret groups set billing --consume-timeout 2m --max-reconsume 5
     """
-    settings = _settings(
-        mode=mode,
-        max_span=max_span,
-        consume_timeout_ms=parse_duration_ms(consume_timeout),
-        max_reconsume=max_reconsume,
-        delays=delays,
-        first_level=first_level,
-    )
+    timeout_ms = parse_duration_ms(consume_timeout)
+    settings = _settings(mode, max_span, timeout_ms, max_reconsume, delays, first_level)
     if not settings:
         raise typer.BadParameter("give at least one setting to change: --max-span, --consume-timeout, …")
-    screen = Screen(as_json=as_json)
-    with exit_on_error(screen):
+    with exit_on_error(as_json=as_json) as screen:
         changed = Api(http, vhost=vhost).patch("groups", group, body=settings, subject=subject)
     screen.result(changed, f"group '{group}' changed: {', '.join(settings)}")
 
@@ -203,14 +189,14 @@ def delete(
 ) -> None:
     """Delete a group and its progress; its members are notified. Its dead letters stay."""
     confirm(f"Delete group '{group}' and its progress?", yes=yes)
-    screen = Screen(as_json=as_json)
-    with exit_on_error(screen):
+    with exit_on_error(as_json=as_json) as screen:
         Api(http, vhost=vhost).delete("groups", group, subject=subject)
     screen.result({"deleted": group}, f"group '{group}' is deleted")
 
 
-def _settings(**options: Any) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if value is not None}
+def _settings(*values: str | int | None) -> dict[str, str | int]:
+    """Return the settings that are given, by name; the values are in the sequence of `_SETTINGS`."""
+    return {name: value for name, value in zip(_SETTINGS, values, strict=True) if value is not None}
 
 
 register(groups)

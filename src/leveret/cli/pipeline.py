@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 import msgspec
 import typer
 
-from leveret.cli.command_runner import FAILED
 from leveret.cli.options import AsJson
 from leveret.cli.screen import Screen, counted
 from leveret.cli.tables import show_json
@@ -60,12 +59,12 @@ def new(file: File) -> None:
     try:
         from leveret.spark.pipelines.template import template
     except ModuleNotFoundError as error:
-        _fail(_NEEDS_EXTRA.format(error.name))
+        Screen().fail(_NEEDS_EXTRA.format(error.name))
     try:
         with file.open("x", encoding="utf-8") as output:
             output.write(template(file.stem))
     except OSError as error:
-        _fail(f"{file} can't be written: {error.strerror}")
+        Screen().fail(f"{file} can't be written: {error.strerror}")
     Screen().say(f"wrote {file}: set its source and sinks, then run `leveret pipeline run {file}`")
 
 
@@ -78,9 +77,9 @@ def status(file: File, as_json: AsJson = False) -> None:
     try:
         state = State(_declared(file)).read()
     except SparkSideError as error:
-        _fail(str(error))
+        Screen().fail(str(error))
     if state is None:
-        _fail(f"{file} has not been run: its checkpoint location has no status")
+        Screen().fail(f"{file} has not been run: its checkpoint location has no status")
     if as_json:
         show_json(msgspec.structs.asdict(state))
         return
@@ -95,9 +94,7 @@ def status(file: File, as_json: AsJson = False) -> None:
 @pipeline.command()
 def run(
     file: File,
-    once: Annotated[
-        bool, typer.Option("--once", help="Stop after the messages that are in the source now.")
-    ] = False,
+    once: Annotated[bool, typer.Option("--once", help="Stop after the messages there are now.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run a pipeline until Ctrl-C or SIGTERM."""
@@ -116,7 +113,7 @@ def run(
 
             code = running.run(declared, once=once, on_status=show, stop_on=(signal.SIGINT, signal.SIGTERM))
     except SparkSideError as error:
-        _fail(str(error))
+        Screen().fail(str(error))
     status = last[-1]
     sentence = f"{counted(status.messages, 'message')}, {_other_counts(status)}"
     screen.result(msgspec.structs.asdict(status), f"{declared.name}: {sentence}")
@@ -152,7 +149,7 @@ def compact(
 
             accounts = compaction.compact(declared, sink=sink, goal=goal, on_step=show)
     except SparkSideError as error:
-        _fail(str(error))
+        Screen().fail(str(error))
     except KeyboardInterrupt:
         screen.say("stopped: readers see the tables as before")
         raise typer.Exit(128 + signal.SIGINT) from None
@@ -203,15 +200,10 @@ def _declared(file: Path) -> Declaration:
         from leveret.spark.pipelines import declaration, declaration_checks
         from leveret.spark.pipelines.errors import BadPipeline
     except ModuleNotFoundError as error:
-        _fail(_NEEDS_EXTRA.format(error.name))
+        Screen().fail(_NEEDS_EXTRA.format(error.name))
     try:
         declared = declaration.read(file)
         declaration_checks.check(declared)
     except BadPipeline as error:
-        _fail(str(error))
+        Screen().fail(str(error))
     return declared
-
-
-def _fail(sentence: str) -> NoReturn:
-    Screen().say(sentence)
-    raise typer.Exit(FAILED)

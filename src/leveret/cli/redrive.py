@@ -37,9 +37,7 @@ Where: TypeAlias = Annotated[
         "(contains). Repeatable."
     ),
 ]
-Limit: TypeAlias = Annotated[
-    int | None, typer.Option(min=1, help="Move at most this many.", show_default=False)
-]
+Limit: TypeAlias = Annotated[int | None, typer.Option(min=1, help="At most this many.", show_default=False)]
 DryRun: TypeAlias = Annotated[
     bool, typer.Option("--dry-run", help="Report what would be moved, and move nothing.")
 ]

@@ -10,8 +10,9 @@ import logging
 import time
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, NoReturn, Self
 
+import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
@@ -34,6 +35,11 @@ class Screen:
 
     def say(self, sentence: str) -> None:
         self._console.print(f"leveret: {sentence}")
+
+    def fail(self, sentence: str) -> NoReturn:
+        """Print the sentence and end the command with exit code 1."""
+        self.say(sentence)
+        raise typer.Exit(1)
 
     def list(self, line: str) -> None:
         """Print one indented item of a list."""

@@ -12,7 +12,7 @@ import typer
 
 from leveret.cli.api import DEFAULT_HTTP, Api, Http, Vhost, Yes, confirm, exit_on_error
 from leveret.cli.options import AsJson
-from leveret.cli.screen import Screen, counted
+from leveret.cli.screen import counted
 from leveret.cli.tables import Page, show_json
 
 topic = typer.Typer(help="Create and show topics.", no_args_is_help=True)
@@ -62,10 +62,8 @@ def create(
 
     leveret topic create orders --partitions 8 --max-age 7D
     """
-    settings = {"partitions": partitions, "max_age": max_age, "max_bytes": max_bytes}
-    body = {field: value for field, value in settings.items() if value is not None}
-    screen = Screen(as_json=as_json)
-    with exit_on_error(screen):
+    body = {"partitions": partitions, "max_age": max_age, "max_bytes": max_bytes}
+    with exit_on_error(as_json=as_json) as screen:
         created = Api(http, vhost=vhost).put("topics", name, body=body)
     screen.result(created, f"topic '{name}' has {counted(len(created['partitions']), 'partition')}")
 
@@ -73,8 +71,7 @@ def create(
 @topic.command(name="list")
 def list_topics(http: Http = DEFAULT_HTTP, vhost: Vhost = "/", as_json: AsJson = False) -> None:
     """List all topics."""
-    screen = Screen(as_json=as_json)
-    with exit_on_error(screen):
+    with exit_on_error(as_json=as_json) as screen:
         topics = Api(http, vhost=vhost).get("topics")
     if as_json:
         show_json(topics)
@@ -88,7 +85,7 @@ def list_topics(http: Http = DEFAULT_HTTP, vhost: Vhost = "/", as_json: AsJson =
 @topic.command()
 def show(name: Name, http: Http = DEFAULT_HTTP, vhost: Vhost = "/", as_json: AsJson = False) -> None:
     """Show a topic: its partitions, and the groups that read it."""
-    with exit_on_error(Screen(as_json=as_json)):
+    with exit_on_error(as_json=as_json):
         topic_json = Api(http, vhost=vhost).get("topics", name)
     if as_json:
         show_json(topic_json)
@@ -112,8 +109,7 @@ def delete(
 ) -> None:
     """Delete a topic and all its messages. Delete the groups that read it first."""
     confirm(f"Delete topic '{name}' and all messages in it?", yes=yes)
-    screen = Screen(as_json=as_json)
-    with exit_on_error(screen):
+    with exit_on_error(as_json=as_json) as screen:
         Api(http, vhost=vhost).delete("topics", name)
     screen.result({"deleted": name}, f"topic '{name}' is deleted")
 

@@ -32,7 +32,7 @@ _PERMISSIONS: Final = ("configure", "write", "read")
 @users.command(name="list")
 def list_users(http: Http = DEFAULT_HTTP, vhost: Vhost = "/", as_json: AsJson = False) -> None:
     """List all users, with their permissions in the virtual host."""
-    with exit_on_error(Screen(as_json=as_json)):
+    with exit_on_error(as_json=as_json):
         api = Api(http, vhost=vhost)
         permissions = {row["user"]: row for row in api.get("permissions")}
         users_json = [{**user, "permissions": permissions.get(user["name"])} for user in api.get("users")]
@@ -61,9 +61,8 @@ def create(
 
     leveret users create spark --password-file spark.password
     """
-    screen = Screen(as_json=as_json)
     body = {"password": _password(password_file), "tags": tag or []}
-    with exit_on_error(screen):
+    with exit_on_error(as_json=as_json) as screen:
         Api(http, vhost="/").put("users", name, body=body)
     screen.result({"user": name, "tags": body["tags"]}, f"user '{name}' can log in with this password")
 
@@ -83,8 +82,7 @@ def permit(
     leveret users permit spark --read '^orders$' --write '^results$'
     """
     permissions = {"configure": configure, "write": write, "read": read}
-    screen = Screen(as_json=as_json)
-    with exit_on_error(screen):
+    with exit_on_error(as_json=as_json) as screen:
         Api(http, vhost=vhost).put("permissions", name, body=permissions)
     screen.result(
         {"user": name, "vhost": vhost, **permissions},
@@ -96,8 +94,7 @@ def permit(
 def delete(name: Name, yes: Yes = False, http: Http = DEFAULT_HTTP, as_json: AsJson = False) -> None:
     """Delete a user and close its connections."""
     confirm(f"Delete user '{name}'?", yes=yes)
-    screen = Screen(as_json=as_json)
-    with exit_on_error(screen):
+    with exit_on_error(as_json=as_json) as screen:
         Api(http, vhost="/").delete("users", name)
     screen.result({"deleted": name}, f"user '{name}' is deleted")
 
@@ -125,8 +122,7 @@ def recover(
     try:
         vhosts = make_administrator(data_dir, name, password)
     except (NoDataDirectory, StorageError) as error:
-        screen.say(str(error))
-        raise typer.Exit(1) from error
+        screen.fail(str(error))
     result = {"user": name, "tags": ["administrator"], "vhosts": vhosts}
     screen.result(result, f"user '{name}' is an administrator of {data_dir}: start the broker")
 
