@@ -126,7 +126,7 @@ def test_bodies_that_lines_can_not_keep_apart_are_said(leveret_url: str, fresh: 
     queue = declare(leveret_url, fresh("ends"), [b"a\nb", b"c"])
     ran = leveret("consume", queue, "--count", 2, url=leveret_url)
     assert (ran.code, ran.out) == (0, b"a\nb\nc\n")
-    assert "line breaks in 1 of the bodies: --format envelope keeps messages apart" in ran.err
+    assert "line breaks in 1 of the bodies: --format envelope keeps them apart" in ran.err
 
 
 def test_a_file_for_each_message(leveret_url: str, fresh: Callable[[str], str], tmp_path: Path):

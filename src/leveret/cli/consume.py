@@ -34,8 +34,7 @@ class OutputFormat(StrEnum):
 
 QueueName: TypeAlias = Annotated[str, typer.Argument(help="The queue to consume.")]
 Count: TypeAlias = Annotated[
-    int | None,
-    typer.Option("--count", "-n", min=1, help="Stop after this many messages.", show_default=False),
+    int | None, typer.Option("--count", "-n", min=1, help="Stop after N messages.", show_default=False)
 ]
 IdleS: TypeAlias = Annotated[
     float | None,
@@ -46,9 +45,7 @@ IdleS: TypeAlias = Annotated[
         show_default=False,
     ),
 ]
-Follow: TypeAlias = Annotated[
-    bool, typer.Option("--follow", help="Keep waiting for messages, until Ctrl-C or --count.")
-]
+Follow: TypeAlias = Annotated[bool, typer.Option("--follow", help="Keep waiting until Ctrl-C or --count.")]
 OutputPath: TypeAlias = Annotated[
     Path | None,
     typer.Option("--output", "-o", help="File to append to, or directory (default: stdout)."),
@@ -117,7 +114,7 @@ def consume(
         async with connected(url, timeout_s=connect_timeout, name="leveret consume") as connection:
             expected = await queue_depth(connection, queue)
             out = await background.call(lambda: _open_output(output, form))
-            # No progress bar among lines on a terminal.
+            # No progress bar while lines go to a terminal or a pipe.
             visible = output is not None or S_ISREG(os.fstat(_STDOUT).st_mode)
             consuming = Consuming(
                 screen, interruption, background, out, options, expected=expected, visible=visible

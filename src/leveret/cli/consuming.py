@@ -190,17 +190,13 @@ class Consuming:
         if self._failure:
             self._screen.say(f"{self._failure}; unacked messages are back in the queue")
         if account.again:
-            self._screen.say(
-                f"{counted(account.again, 'message')} will be redelivered: connection lost before the ack"
-            )
+            messages = counted(account.again, "message")
+            self._screen.say(f"{messages} will be redelivered: the connection was lost before the ack")
         if self._output.ambiguous:
             count = self._output.ambiguous
-            self._screen.say(
-                f"line breaks in {count:,} of the bodies: --format envelope keeps messages apart"
-            )
+            self._screen.say(f"line breaks in {count:,} of the bodies: --format envelope keeps them apart")
         verb = "peeked" if self._options.peek else "consumed"
         result = {**account.as_json(), "seconds": round(gauge.elapsed_s, 3)}
         result["interrupted"] = self._interruption.stop_requested.is_set()
-        self._screen.result(
-            result, f"{counted(account.written, 'message')} {verb} in {gauge.elapsed_s:.1f} s"
-        )
+        sentence = f"{counted(account.written, 'message')} {verb} in {gauge.elapsed_s:.1f} s"
+        self._screen.result(result, sentence)

@@ -91,8 +91,8 @@ def _partition(partition: JsonObject, *, now_ms: int, ascii_only: bool) -> list[
 
 
 def _figures(partition: JsonObject) -> Text:
-    positions = ("low", "watermark", "highest", "end") if partition["lag"] else ("end",)
-    figures = ", ".join(f"{name} {partition[name]:,}" for name in ("lag", *positions))
+    offset_names = ("low", "watermark", "highest", "end") if partition["lag"] else ("end",)
+    figures = ", ".join(f"{name} {partition[name]:,}" for name in ("lag", *offset_names))
     for name in ("in_flight", "delayed"):
         if partition[name]["count"]:
             figures += f", {partition[name]['count']:,} {name.replace('_', ' ')}"

@@ -172,9 +172,9 @@ def to_message(line: bytes) -> Message:
     body, content_type = _parse_body(fields)
     if content_type is not None:
         properties.setdefault("content_type", content_type)
-    routing_key = _field(fields, "routing_key", str, "text") if "routing_key" in fields else ""
-    exchange = _field(fields, "exchange", str, "text") if "exchange" in fields else ""
-    return Message(body, routing_key, exchange, properties=cast(Properties, properties))
+    addresses = ("routing_key", "exchange")
+    address = {name: _field(fields, name, str, "text") for name in addresses if name in fields}
+    return Message(body, **address, properties=cast(Properties, properties))
 
 
 def _field(fields: Mapping[str, Any], name: str, kind: type, kind_name: str) -> Any:

@@ -122,12 +122,9 @@ class Lines:
 
     def write(self, deliveries: Sequence[Delivery]) -> None:
         done = 0
-        size = 1 if self._single_writes_left else len(deliveries)
         while done < len(deliveries):
-            if self._single_writes_left:
-                self._single_writes_left -= 1
-            else:
-                size = len(deliveries) - done
+            size = 1 if self._single_writes_left else len(deliveries) - done
+            self._single_writes_left = max(0, self._single_writes_left - 1)
             self._write_batch(deliveries[done : done + size], done)
             done += size
 

@@ -33,9 +33,7 @@ class InputFormat(StrEnum):
 
 Files: TypeAlias = Annotated[
     list[Path] | None,
-    typer.Argument(
-        exists=True, dir_okay=False, allow_dash=True, help="Files to publish; - or none is stdin."
-    ),
+    typer.Argument(exists=True, dir_okay=False, allow_dash=True, help="Input files; - is stdin."),
 ]
 QueueName: TypeAlias = Annotated[str | None, typer.Option("--queue", "-q", help="The queue to publish to.")]
 Declare: TypeAlias = Annotated[
@@ -47,9 +45,7 @@ Exchange: TypeAlias = Annotated[
 Key: TypeAlias = Annotated[str | None, typer.Option("--key", "-k", help="The routing key, with --exchange.")]
 Format: TypeAlias = Annotated[
     InputFormat,
-    typer.Option(
-        "--format", "-f", help="What one message is: a line, a line of JSON, an envelope, or a whole file."
-    ),
+    typer.Option("--format", "-f", help="One message is a line, a line of JSON, an envelope, or a file."),
 ]
 AsEnvelope: TypeAlias = Annotated[
     bool,
@@ -57,10 +53,7 @@ AsEnvelope: TypeAlias = Annotated[
 ]
 ContentType: TypeAlias = Annotated[
     str | None,
-    typer.Option(
-        help="Content type (default: text/plain for lines; for a file, guessed from its name).",
-        show_default=False,
-    ),
+    typer.Option(help="Content type (default: by --format, or by the name of a file).", show_default=False),
 ]
 Headers: TypeAlias = Annotated[
     list[str] | None,

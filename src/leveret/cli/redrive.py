@@ -26,21 +26,16 @@ from leveret.client.session import Session
 Source: TypeAlias = Annotated[str, typer.Argument(help="The queue with the failed messages.")]
 To: TypeAlias = Annotated[
     str | None,
-    typer.Option(
-        help="The queue to move to (default: the queue where each message failed).", show_default=False
-    ),
+    typer.Option(help="Target queue (default: the queue where each message failed).", show_default=False),
 ]
 Where: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
-        help="Only matching messages: header.NAME=TEXT, type=, message_id=, body.FIELD=; also != and ~= "
-        "(contains). Repeatable."
+        help="Only matching messages: header.NAME=TEXT, type=, message_id=, body.FIELD=; also !=, ~=."
     ),
 ]
 Limit: TypeAlias = Annotated[int | None, typer.Option(min=1, help="At most this many.", show_default=False)]
-DryRun: TypeAlias = Annotated[
-    bool, typer.Option("--dry-run", help="Report what would be moved, and move nothing.")
-]
+DryRun: TypeAlias = Annotated[bool, typer.Option("--dry-run", help="Report what would be moved, and stop.")]
 
 
 def redrive(
@@ -142,7 +137,7 @@ class Redriving:
             where=self._decide,
             limit=self._limit,
             rate_per_s=rate_per_s,
-            on_progress=lambda progress: self._show_progress(progress, gauge),
+            on_progress=lambda progress: self._after_round(progress, gauge),
         )
 
     async def _judge_in_place(self, session: Session, source: str, message_count: int, gauge: Gauge) -> None:
@@ -153,7 +148,7 @@ class Redriving:
                 for delivery in batch:
                     self._decide(delivery)
                 progress.kept += len(batch)
-                self._show_progress(progress, gauge)
+                self._after_round(progress, gauge)
 
     def _decide(self, delivery: Delivery) -> bool:
         """Count the message; return whether to move it."""
@@ -167,7 +162,8 @@ class Redriving:
             account.moved += 1
         return not account.dry_run
 
-    def _show_progress(self, progress: Redriven, gauge: Gauge) -> None:
+    def _after_round(self, progress: Redriven, gauge: Gauge) -> None:
+        """Show how many messages were moved; raise `_Stopped` after a signal."""
         account = self._account
         account.found = progress.found
         if account.dry_run:
@@ -186,10 +182,8 @@ class Redriving:
         if self._failure:
             self._screen.say(self._failure)
         if account.homeless:
-            self._screen.say(
-                f"{counted(account.homeless, 'message')} kept: unknown origin (choose a queue with --to)"
-            )
-        self._screen.result(
-            {**asdict(account), "interrupted": self._interruption.stop_requested.is_set()}, str(account)
-        )
+            messages = counted(account.homeless, "message")
+            self._screen.say(f"{messages} kept: unknown origin (choose a queue with --to)")
+        interrupted = self._interruption.stop_requested.is_set()
+        self._screen.result({**asdict(account), "interrupted": interrupted}, str(account))
         return FAILED if self._failure or account.homeless else self._interruption.exit_code

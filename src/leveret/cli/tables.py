@@ -54,9 +54,8 @@ class Page:
 
 
 def _cell(value: object) -> Text:
-    return Text(
-        f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else printable(str(value))
-    )
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    return Text(f"{value:,}" if is_number else printable(str(value)))
 
 
 def printable(text: str) -> str:

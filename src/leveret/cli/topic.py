@@ -15,7 +15,7 @@ from leveret.cli.options import AsJson
 from leveret.cli.screen import counted
 from leveret.cli.tables import Page, show_json
 
-topic = typer.Typer(help="Create and show topics.", no_args_is_help=True)
+topic = typer.Typer(help="Create, show and delete topics.", no_args_is_help=True)
 
 Name: TypeAlias = Annotated[str, typer.Argument(help="The topic's name.")]
 

@@ -70,9 +70,13 @@ def create(
 @users.command()
 def permit(
     name: Name,
-    configure: Annotated[str, typer.Option(help="Names the user may declare and delete.")] = "",
-    write: Annotated[str, typer.Option(help="Names the user may publish to.")] = "",
-    read: Annotated[str, typer.Option(help="Names the user may consume, inspect and purge.")] = "",
+    configure: Annotated[
+        str, typer.Option(help="Regular expression: what the user may declare and delete.")
+    ] = "",
+    write: Annotated[str, typer.Option(help="Regular expression: what the user may publish to.")] = "",
+    read: Annotated[
+        str, typer.Option(help="Regular expression: what the user may consume, inspect and purge.")
+    ] = "",
     http: Http = DEFAULT_HTTP,
     vhost: Vhost = "/",
     as_json: AsJson = False,

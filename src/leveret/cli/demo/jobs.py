@@ -10,8 +10,9 @@ import importlib.util
 import json
 import sys
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -102,22 +103,22 @@ class Pipeline:
     async def start(self, processes: Processes, url: str) -> DemoProcess:
         self._file.write_text(_FILE.format(url=url), "utf-8")
         command = ("leveret", "pipeline", "run", self._file, "--once", "--json")
-        return await processes.start("pipeline", *command, environment=_JAVA)
+        return await processes.start("pipeline", *command, **_JAVA)
 
     def doing(self) -> str:
         """Return what Spark is doing: starting, or writing."""
-        try:
-            status = json.loads((self._checkpoint / "status.json").read_bytes())
-        except FileNotFoundError:
-            return STARTING
-        if status["state"] == "starting":
-            return STARTING
-        return "Spark writes orders to a table"
+        with suppress(FileNotFoundError):
+            if self._status()["state"] != "starting":
+                return "Spark writes orders to a table"
+        return STARTING
 
     def summary(self) -> str:
         """Return the counts of messages that the pipeline has read and rejected."""
-        status = json.loads((self._checkpoint / "status.json").read_bytes())
+        status = self._status()
         return f"{status['messages']:,} messages, {status['rejected']:,} of them rejected"
+
+    def _status(self) -> dict[str, Any]:
+        return dict(json.loads((self._checkpoint / "status.json").read_bytes()))
 
     def order_counts(self) -> Counter[int]:
         """Return how often each order is in the committed batches of the table."""
@@ -149,7 +150,7 @@ class Audit:
 
     async def start(self, processes: Processes, url: str, table: Path) -> DemoProcess:
         command = ("--url", url, "--out", self._out, "--table", table, "--master", "local[2]", "--json")
-        return await processes.start("audit", "leveret", "audit", *command, environment=_JAVA)
+        return await processes.start("audit", "leveret", "audit", *command, **_JAVA)
 
     def doing(self) -> str:
         """Return what Spark is doing: starting, or reading. It marks its directory when it begins to read."""

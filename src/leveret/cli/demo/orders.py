@@ -78,7 +78,8 @@ class Plan:
     @cached_property
     def hangs(self) -> int:
         """Return the order that a member of the group receives and never settles."""
-        return next(n for n in range(self._share(_HANGS_FROM), self.orders) if n in self.valid)
+        numbers = range(self._share(_HANGS_FROM), self.orders)
+        return next(number for number in numbers if number in self.valid)
 
     @property
     def routable(self) -> int:

@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -21,7 +21,6 @@ BROKER: Final = "broker"
 _END_S: Final = 15.0
 _POLL_S: Final = 0.1
 _TAIL_LINES: Final = 3
-_EMPTY: Final[Mapping[str, str]] = {}
 
 
 class DemoFailed(Exception):
@@ -81,9 +80,7 @@ class Processes:
         self._stdin, self._open_end = os.pipe()
         """The stdin of every process, and its other end, which stays open while the demo runs."""
 
-    async def start(
-        self, name: str, *command: object, environment: Mapping[str, str] = _EMPTY
-    ) -> DemoProcess:
+    async def start(self, name: str, *command: object, **environment: str) -> DemoProcess:
         """Start `python -m …` with stdout to a pipe and stderr to a log. The current environment wins."""
         log = self._logs / f"{name}.log"
         with log.open("ab") as errors:
@@ -124,4 +121,4 @@ class Processes:
                     self.check()
                     await asyncio.sleep(_POLL_S)
         except TimeoutError:
-            raise DemoFailed(f"timeout after {limit_s:g} s: {event}") from None
+            raise DemoFailed(f"timeout after {limit_s:g} s, waiting until {event}") from None

@@ -36,7 +36,7 @@ _WORK_S: Final = 300.0
 _SPARK_S: Final = 300.0
 _POLL_S: Final = 0.2
 _VICTIM_DIVISOR: Final = 100
-"""The worker is killed when it has done one in so many of all orders."""
+"""The worker is killed when it has done one order in 100 of all."""
 
 
 @dataclass(slots=True)
@@ -224,13 +224,13 @@ class Scenario:
         """Wait until only the message is left that a member holds."""
         line = self._display.progress_line("group")
 
-        async def is_through() -> bool:
+        async def is_done() -> bool:
             self._members.update()
             done = self._members.count(Action.DONE)
             line.tell(f"{done:,} handled", done / self._plan.routable)
             return done >= self._plan.routable - 1 and (await self._group_state())["lag"] <= 1
 
-        await self._processes.wait_until(is_through, "the group finishes", limit_s=_WORK_S)
+        await self._processes.wait_until(is_done, "the group finishes", limit_s=_WORK_S)
         self._members.update()
         hangs = " or ".join(self._hanging_members())
         line.end(f"{self._members.summary(Action.DONE)}; {hangs or 'nobody'} hangs on one message")
@@ -250,7 +250,7 @@ class Scenario:
         except FileNotFoundError:
             raise DemoFailed(f"the audit has no findings{job.log_tail()}") from None
         copies = sum(account.published for account in findings.queues)
-        line.end(f"{copies:,} messages accounted for in {line.elapsed_s:.1f} s")
+        line.end(f"accounted for {copies:,} messages in all queues, in {line.elapsed_s:.1f} s")
         return findings
 
     async def _wait_for(

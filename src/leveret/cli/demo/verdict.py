@@ -63,14 +63,9 @@ class Tally:
         return self.complete and not self.again
 
     def __str__(self) -> str:
-        said = f"{self.found:,} of {self.expected:,}"
-        for count, what in (
-            (self.missing, "missing"),
-            (self.unexpected, "unexpected"),
-            (self.again, "again"),
-        ):
-            said += f", {count:,} {what}" if count else ""
-        return said
+        deviations = (self.missing, "missing"), (self.unexpected, "unexpected"), (self.again, "again")
+        counts = (f", {count:,} {kind}" for count, kind in deviations if count)
+        return f"{self.found:,} of {self.expected:,}{''.join(counts)}"
 
 
 def by_reason(expected: Mapping[str, Set[int]], found: Mapping[str, Counter[int]]) -> dict[str, Tally]:
