@@ -122,22 +122,20 @@ def _first_cause(error: BaseException) -> BaseException:
     return error
 
 
-def _print_verdict(
-    observations: Observations, options: _Options, report: Path | None, *, took_s: float
-) -> int:
+def _print_verdict(seen: Observations, options: _Options, report: Path | None, *, took_s: float) -> int:
     from leveret.cli.demo import display, verdict
 
-    checks = verdict.checks(observations)
+    checks = verdict.checks(seen)
     holds = all(check.holds for check in checks)
     if options.as_json:
         figures = {
             "holds": holds,
             "took_s": round(took_s, 1),
             "checks": checks,
-            "receipts": observations.receipts,
-            "work": observations.work,
-            "group": observations.group,
-            "pipeline": observations.pipeline,
+            "receipts": seen.receipts,
+            "work": seen.work,
+            "group": seen.group,
+            "pipeline": seen.pipeline,
             "report": None if report is None else str(report),
             "directory": str(options.directory),
         }

@@ -244,7 +244,7 @@ class Scenario:
     async def _run_audit(self) -> Any:
         line = self._display.progress_line("audit")
         job = await self._audit.start(self._processes, self._broker.url, self._pipeline.table)
-        await self._wait_for(job, line, self._audit.doing, exit_codes=(0, 1))
+        await self._wait_for(job, line, self._audit.doing, codes=(0, 1))
         try:
             findings = self._audit.findings()
         except FileNotFoundError:
@@ -254,13 +254,9 @@ class Scenario:
         return findings
 
     async def _wait_for(
-        self,
-        job: DemoProcess,
-        line: ProgressLine,
-        doing: Callable[[], str],
-        exit_codes: tuple[int, ...] = (0,),
+        self, job: DemoProcess, line: ProgressLine, doing: Callable[[], str], codes: tuple[int, ...] = (0,)
     ) -> None:
-        waiting = asyncio.create_task(jobs.wait_for_end(job, exit_codes=exit_codes))
+        waiting = asyncio.create_task(jobs.wait_for_end(job, exit_codes=codes))
         stop_s = time.monotonic() + _SPARK_S
         try:
             while not waiting.done():
