@@ -25,7 +25,8 @@ def wait_for(holds: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + 20
     while not holds():
         assert time.monotonic() < deadline, what
-        time.sleep(0.01)  # another process's file: nobody tells
+        # Another process writes the file, without an event.
+        time.sleep(0.01)
 
 
 # --- formats ---------------------------------------------------------------------------------------------
@@ -286,7 +287,8 @@ def test_an_ack_that_got_lost_means_that_the_message_comes_again(tmp_path: Path)
         lines = [json.loads(line) for line in file.read_text().splitlines()]
         assert {line["body"].encode() for line in lines} == set(HUNDRED)
         assert broker.depth("q") == 0
-        assert "leveret: " in ran.err  # that the connection was lost, and is back
+        # The lost and the restored connection were reported.
+        assert "leveret: " in ran.err
 
 
 @pytest.mark.real

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.real
 
 ORDERS = 3_000
 MANY = 300_000
-"""They are not over before somebody has looked."""
+"""Enough orders that a test can look while they are published."""
 BAD = MALFORMED + NEGATIVE
 ROUTABLE = ORDERS - UNROUTABLE
 VALID = ROUTABLE - BAD
@@ -98,7 +98,8 @@ def test_a_worker_can_do_something_with_the_valid_orders_and_with_no_poisonous_o
 def test_what_a_killed_worker_had_written_is_read_up_to_the_last_whole_line(tmp_path):
     path = tmp_path / "worker-1.txt"
     reading = ActionReader(path)
-    reading.update()  # nothing is there yet
+    # The file does not exist yet.
+    reading.update()
     record = ActionWriter(str(path))
     record.add(Action.DONE, 17)
     record.add(Action.FAILED, 18)
@@ -150,10 +151,10 @@ def test_where_no_line_can_change_there_is_one_line_for_each_step(environment):
 
 
 def test_on_a_terminal_one_line_changes():
-    said = worked(TERM="xterm", FORCE_COLOR="1", COLUMNS="100")
-    assert "all is read" in said
-    assert "\x1b[2K" in said, "no line is rewritten"
-    assert "… audit" not in said
+    output = worked(TERM="xterm", FORCE_COLOR="1", COLUMNS="100")
+    assert "all is read" in output
+    assert "\x1b[2K" in output, "no line is rewritten"
+    assert "… audit" not in output
 
 
 def test_a_cold_machine_is_told_that_spark_is_starting(tmp_path):
@@ -168,24 +169,24 @@ def test_a_cold_machine_is_told_that_spark_is_starting(tmp_path):
 
 
 def shown(**environment: str) -> command.Ran:
-    """A note and a verdict, on outputs that are as the environment says."""
-    said = subprocess.run(
+    """Return a note and a verdict as printed in an environment."""
+    ran = subprocess.run(
         [sys.executable, "-c", SHOWN], env=command.environment(NOBODY) | environment, capture_output=True
     )
-    return command.ended(said.returncode, said.stdout, said.stderr)
+    return command.ended(ran.returncode, ran.stdout, ran.stderr)
 
 
 def test_an_output_without_any_sign_but_ascii_gets_the_verdict_in_other_marks():
-    said = shown(PYTHONIOENCODING="ascii")
-    assert said.code == 0
-    assert said.lines == [
+    ran = shown(PYTHONIOENCODING="ascii")
+    assert ran.code == 0
+    assert ran.lines == [
         "",
         " + table       all of them, each once",
         " ! work        1 left",
         "",
         r"Data is in B\xfccher",
     ]
-    assert said.err == " x broker      killed\n"
+    assert ran.err == " x broker      killed\n"
 
 
 def test_a_line_is_whole_in_a_file_and_broken_between_words_on_a_terminal_that_is_too_narrow():
@@ -253,20 +254,20 @@ def test_a_machine_without_java_is_told_so_in_a_sentence(monkeypatch, tmp_path):
 
 
 def left_behind(place: Path) -> list[str]:
-    """Processes that still work below this directory."""
-    found = []
-    for each in Path("/proc").glob("[0-9]*/cmdline"):
+    """Return the command lines of processes that still use this directory."""
+    lines = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            line = each.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            line = file.read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except OSError:
             continue
         if str(place) in line:
-            found.append(line)
-    return found
+            lines.append(line)
+    return lines
 
 
 def read_until(process: subprocess.Popen[bytes], word: bytes) -> None:
-    """What it says on stderr, to the line with this word."""
+    """Read stderr until a line contains the word."""
     assert process.stderr is not None
     assert any(word in line for line in process.stderr)
 
@@ -286,7 +287,7 @@ def test_without_spark_everything_else_is_shown_and_holds(tmp_path):
     assert "killed with -9" in ran.err
     result = ran.result
     assert result["holds"]
-    assert [each["name"] for each in result["checks"]] == ["published", "work", "kept", "group"]
+    assert [check["name"] for check in result["checks"]] == ["published", "work", "kept", "group"]
     assert result["receipts"]["confirmed"] == ROUTABLE
     assert result["receipts"]["returned"] == UNROUTABLE
     assert result["work"]["done"]["found"] == VALID
@@ -302,12 +303,12 @@ def test_the_demo_accounts_for_every_message_of_publishers_workers_pipeline_and_
     place = tmp_path / "demo"
     ran = demo("--orders", ORDERS, "--dir", place)
     assert ran.code == 0, ran.out.decode() + ran.err
-    said = ran.out.decode()
-    assert "✘" not in said
-    assert "every message is accounted for" in said
-    assert f"{VALID:,} rows" in said
+    output = ran.out.decode()
+    assert "✘" not in output
+    assert "every message is accounted for" in output
+    assert f"{VALID:,} rows" in output
     report = place / "audit" / "report.html"
-    assert f"The report: {report}" in said
+    assert f"The report: {report}" in output
     assert report.exists()
     found = json.loads((place / "audit" / "findings.json").read_bytes())
     assert len(found["holes"]) == 1
@@ -354,7 +355,7 @@ def test_a_directory_that_is_not_empty_is_refused_and_left_alone(tmp_path):
     ran = demo("--dir", tmp_path)
     assert ran.code == 1
     assert "is not empty" in ran.err
-    assert [each.name for each in tmp_path.iterdir()] == ["mine.txt"]
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
 def test_a_demo_needs_some_orders(tmp_path):

@@ -23,7 +23,7 @@ def three() -> list[Delivery]:
 
 @contextmanager
 def files_no_larger_than(size_bytes: int) -> Iterator[None]:
-    """As on a disk that is full: the write that goes beyond fails, after it has written what fits."""
+    """Limit file sizes like a full disk: a write beyond the limit fails after writing what fits."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, before[1]))

@@ -21,7 +21,7 @@ ALL_CONFIRMED = {"returned": 0, "nacked": 0, "lost": 0, "unsent": 0, "interrupte
 
 
 def wait_until_confirmed(broker: Broker, count: int) -> None:
-    """So many are in queue `q`, and confirmed; the command may just have been started."""
+    """Wait until queue `q` has `count` confirmed messages."""
     broker.wait_until(
         lambda: broker.depth("q") == count and not broker.server.broker.ledger.wants_sync,
         f"{count} messages are confirmed",
@@ -378,7 +378,8 @@ def test_a_restart_of_the_broker_costs_nothing():
         ran = finished(process)
         assert (ran.code, ran.result["confirmed"]) == (0, 400), ran.err
         assert [int(body) for body in bodies(broker.url, "q")] == list(range(400))
-        assert "leveret: " in ran.err  # that it was away, and is back
+        # The lost and the restored connection were reported.
+        assert "leveret: " in ran.err
 
 
 def test_a_broker_that_does_not_come_back_is_given_up_and_everything_is_accounted_for(tmp_path: Path):

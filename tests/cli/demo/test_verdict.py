@@ -39,7 +39,7 @@ def account(
 
 
 def held_by(member: str) -> str:
-    """A consumer, as the broker names it."""
+    """Return a consumer's name as the broker writes it."""
     return f"127.0.0.1:5000 -> 127.0.0.1:5672 {member} (consuming) (1) leveret.0f"
 
 
@@ -97,7 +97,7 @@ def findings(**changes: object) -> Findings:
 
 
 def with_queue(queue: str, reader: str = "", **changes: object) -> Findings:
-    """With other figures for one queue."""
+    """Return findings with other figures for one queue."""
     whole = findings()
     queues = [
         msgspec.structs.replace(each, **changes) if (each.queue, each.reader) == (queue, reader) else each
@@ -145,7 +145,7 @@ SEEN_WITHOUT_SPARK = replace(SEEN, waiting=ROUTABLE, pipeline=None, findings=Non
 
 
 def broken(seen: Observations) -> list[str]:
-    return [each.name for each in verdict.checks(seen) if not each.holds]
+    return [check.name for check in verdict.checks(seen) if not check.holds]
 
 
 def test_the_verdict_holds_when_everything_agrees():
@@ -155,7 +155,7 @@ def test_the_verdict_holds_when_everything_agrees():
 
 def test_without_spark_the_verdict_is_made_of_what_is_left():
     checks = verdict.checks(SEEN_WITHOUT_SPARK)
-    assert [each.name for each in checks] == ["published", "work", "kept", "group"]
+    assert [check.name for check in checks] == ["published", "work", "kept", "group"]
     assert broken(SEEN_WITHOUT_SPARK) == []
     assert "without Spark" in verdict.sentence(checks, with_spark=False)
 
