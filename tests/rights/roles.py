@@ -90,9 +90,9 @@ def answer(role: str, needs: Iterable[str]) -> str:
         case "enter":
             return f"access to vhost '/' refused for user '{role}'"
         case "be":
-            return f"an audit is for users with the tag 'administrator', and '{role}' has it not"
+            return f"an audit needs the tag 'administrator', which user '{role}' does not have"
         case "take":
-            return "the picture is not there any more"
+            return "the store snapshot does not exist any more"
         case "hold":
             return (
                 f"cannot obtain exclusive access to locked queue '{name}' in vhost '/'. It could be "

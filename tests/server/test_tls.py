@@ -109,7 +109,7 @@ def test_spark_does_not_send_in_clear_what_was_to_be_secret(certificate, tmp_pat
         gate.context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         gate.context.load_cert_chain(certificate, certificate.with_name("key.pem"))
         given = {"url": gate.url.replace("amqp:", "amqps:"), "queue": "q", "tlsCaFile": str(certificate)}
-        with pytest.raises(BrokerRefused, match="takes Flight calls without TLS, and url is one with TLS"):
+        with pytest.raises(BrokerRefused, match="takes Flight calls without TLS, but option url has TLS"):
             find(SourceOptions.parse(given))
         safe = f"grpc+tcp://127.0.0.1:{broker.endpoint.port}"
         assert find(SourceOptions.parse(given | {"flightUrl": safe})).location == safe
