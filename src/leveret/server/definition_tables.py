@@ -3,7 +3,7 @@
 Drawn in `docs/formats/definitions.md`. What belongs together, and when it is written, is left to others.
 The rule: a row whose checksum does not match its values is never used.
 
-    Format 1 had no checksums. Its tables are those of today without the last column.
+    Format 1 had no checksums: its tables lack the last column. Formats 1 and 2 had no table `parameters`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from leveret.broker.definitions import (
     BindingRow,
     Change,
     ExchangeRow,
+    ParameterRow,
     PermissionRow,
     QueueRow,
     Row,
@@ -27,7 +28,8 @@ from leveret.broker.definitions import (
     VhostRow,
 )
 
-FORMAT: Final = 2  # PRAGMA user_version
+FORMAT: Final = 3  # PRAGMA user_version
+WITHOUT_PARAMETERS: Final = 2
 WITHOUT_CHECKSUMS: Final = 1
 
 Statement = tuple[str, tuple[object, ...]]
@@ -163,6 +165,9 @@ TABLES: Final[Mapping[type[Row], Table]] = {
     UserRow: Table("users", UserRow, 1, name=_TEXT, password_hash=_TEXT, tags=_TEXT),
     PermissionRow: Table(
         "permissions", PermissionRow, 2, vhost=_TEXT, user=_TEXT, configure=_TEXT, write=_TEXT, read=_TEXT
+    ),
+    ParameterRow: Table(
+        "parameters", ParameterRow, 3, component=_TEXT, vhost=_TEXT, name=_TEXT, document=_TEXT
     ),
     ExchangeRow: Table(
         "exchanges",
