@@ -551,7 +551,7 @@ def test_a_checkpoint_ahead_of_the_broker_is_refused(leveret, stream, of_stream)
 def test_what_is_read_must_be_what_the_option_says(leveret, topic, stream):
     publish(leveret.url, "a queue", [])
     for given, sentence in {
-        ("queue", stream): "is a stream, which has no leases: it is read by offset .Use option stream",
+        ("queue", stream): "is a stream: it has no leases and is read by offset .Use option stream",
         ("stream", "a queue"): "queue 'a queue' in vhost '/' is no stream .Use option queue",
         ("stream", topic): "is a topic and no stream .Use option topic",
         ("topic", stream): "is a stream and no topic .Use option stream",

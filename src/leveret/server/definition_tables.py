@@ -1,9 +1,8 @@
-"""The tables of `definitions.db`: how rows become values of SQLite and back, and the checksum of each row.
+"""The tables of `definitions.db`: converts rows to values of SQLite and back, and checks their checksums.
 
-Drawn in `docs/formats/definitions.md`. What belongs together, and when it is written, is left to others.
-The rule: a row whose checksum does not match its values is never used.
-
-    Format 1 had no checksums: its tables lack the last column. Formats 1 and 2 had no table `parameters`.
+The format is drawn in `docs/formats/definitions.md`. Format 1 had no checksums: its tables lack the last
+column. Formats 1 and 2 had no table `parameters`. When rows are written is left to `definitions`. The rule: a
+row with a wrong checksum is never used.
 """
 
 from __future__ import annotations
@@ -28,7 +27,8 @@ from leveret.broker.definitions import (
     VhostRow,
 )
 
-FORMAT: Final = 3  # PRAGMA user_version
+FORMAT: Final = 3
+"""The value of PRAGMA user_version."""
 WITHOUT_PARAMETERS: Final = 2
 WITHOUT_CHECKSUMS: Final = 1
 
@@ -36,7 +36,7 @@ Statement = tuple[str, tuple[object, ...]]
 
 
 class DamagedRow(NamedTuple):
-    """A row that can't be used. `key` is what its key reads like now, which may be what is damaged."""
+    """A row that can't be used. `key` is its key as it reads now, which may be damaged."""
 
     table: str
     key: str
@@ -53,7 +53,7 @@ class _Column(NamedTuple):
 
 
 def _stored_text(text: str) -> str | bytes:
-    """Itself; its bytes where they are not UTF-8, or hold a zero, at which SQLite's shell would stop."""
+    """Return the text, or its bytes if they are not UTF-8 or have a zero, at which SQLite's shell stops."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -62,7 +62,7 @@ def _stored_text(text: str) -> str | bytes:
 
 
 def _text_of(data: bytes) -> str:
-    """What SQLite has as text, whatever became of it."""
+    """Decode SQLite's text, also if it is damaged."""
     return data.decode("utf-8", "surrogateescape")
 
 
@@ -71,29 +71,29 @@ def _read_text(value: object) -> str:
         return value.decode("utf-8", "surrogateescape")
     if isinstance(value, str):
         return value
-    raise ValueError(f"{value!r} stands where a text should")
+    raise ValueError(f"{value!r} is not a text")
 
 
 def _read_number(value: object) -> int:
     if not isinstance(value, int):
-        raise ValueError(f"{value!r} stands where a number should")
+        raise ValueError(f"{value!r} is not a number")
     return value
 
 
 def _read_flag(value: object) -> bool:
     if value not in (0, 1):
-        raise ValueError(f"{value!r} stands where 0 or 1 should")
+        raise ValueError(f"{value!r} is neither 0 nor 1")
     return bool(value)
 
 
 def _stored_arguments(arguments: Mapping[str, Value]) -> bytes:
-    """Sorted by key: arguments are part of a binding's key, and their order means nothing."""
+    """Encode arguments sorted by key: they are part of a binding's key, and their order has no meaning."""
     return encode_table(dict(sorted(arguments.items())))
 
 
 def _read_arguments(value: object) -> dict[str, Value]:
     if not isinstance(value, bytes):
-        raise ValueError(f"{value!r} stands where arguments should")
+        raise ValueError(f"{value!r} is not a table of arguments")
     arguments, end = decode_table(value)
     if end != len(value):
         raise ValueError("bytes follow the arguments of a row")
@@ -107,7 +107,7 @@ _ARGUMENTS = _Column("BLOB NOT NULL", _stored_arguments, _read_arguments)
 
 
 class Table:
-    """One kind of rows. The columns are the row's fields; the first `key` of them are the primary key."""
+    """A table for one type of rows. Columns are the row's fields; the first `key` are the primary key."""
 
     def __init__(self, name: str, row: Callable[..., Row], key: int, /, **columns: _Column) -> None:
         self.name = name
@@ -132,12 +132,12 @@ class Table:
         return self._put, (*values, self._checksum(values))
 
     def rows(self, connection: sqlite3.Connection, *, format_: int = FORMAT) -> Iterator[Row | DamagedRow]:
-        """All rows in the order of their keys; those of a format without checksums are believed."""
+        """Yield all rows in the order of their keys; a format without checksums is not checked."""
         checked = format_ != WITHOUT_CHECKSUMS
         connection.text_factory = _text_of
-        for found in connection.execute(self._select.format(", checksum" if checked else "")):
-            values = found[: len(self._columns)]
-            if checked and found[-1] != self._checksum(values):
+        for stored in connection.execute(self._select.format(", checksum" if checked else "")):
+            values = stored[: len(self._columns)]
+            if checked and stored[-1] != self._checksum(values):
                 yield self._damaged(values, "its checksum does not match")
                 continue
             columns = zip(self._columns.items(), values, strict=True)
@@ -151,7 +151,7 @@ class Table:
         return DamagedRow(self.name, ", ".join(f"{name} {value!r}" for name, value in keys), why)
 
     def _checksum(self, values: Sequence[object]) -> bytes:
-        """Of the table's name and each value with its type and length, so that no two rows look the same."""
+        """Return the checksum of the table's name and of each value with its type and length."""
         parts = [self.name.encode()]
         for value in values:
             data = value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogateescape")
@@ -159,7 +159,7 @@ class Table:
         return xxh3_64_digest(b"\0".join(parts))
 
 
-# In the order in which the rows can be replayed: nothing refers to what comes after it.
+# In an order for replay: no row refers to a row of a later table.
 TABLES: Final[Mapping[type[Row], Table]] = {
     VhostRow: Table("vhosts", VhostRow, 1, name=_TEXT),
     UserRow: Table("users", UserRow, 1, name=_TEXT, password_hash=_TEXT, tags=_TEXT),

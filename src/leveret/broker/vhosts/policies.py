@@ -154,8 +154,11 @@ class Policies:
         operator_policy = matching(self.by_name[OPERATOR_POLICY].values(), name, kind=kind)
         if policy is None and operator_policy is None:
             return NO_POLICIES
-        names = (None if each is None else each.name for each in (policy, operator_policy))
-        return AppliedPolicies(*names, merged(policy, operator_policy))
+        return AppliedPolicies(
+            None if policy is None else policy.name,
+            None if operator_policy is None else operator_policy.name,
+            merged(policy, operator_policy),
+        )
 
 
 def policy_of(name: str, document: Mapping[str, Any], *, operator: bool) -> Policy:

@@ -2,9 +2,9 @@
 
     put_policy(broker, "/", POLICY, policy_of("limits", document, operator=False))
 
-Owns the way from a policy to the settings of queues and exchanges. What a policy holds and which one applies is
-left to `policies`; callers check permissions. The rule: a change is in force when the call returns, for waiting
-messages too, and is undone if it can't be written to disk.
+Owns the way from a policy to the settings of queues and exchanges. What a policy holds and which one applies
+is left to `policies`; callers check permissions. The rule: a change is in force when the call returns, for
+waiting messages too, and is undone if it can't be written to disk.
 """
 
 from __future__ import annotations
