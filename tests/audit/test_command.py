@@ -74,7 +74,7 @@ def test_an_ascii_terminal_gets_ascii(run: Run) -> None:
 def test_ctrl_c_ends_the_command_with_130_and_writes_nothing(run: Run, tmp_path: Path) -> None:
     ran = run(KeyboardInterrupt())
     assert (ran.exit_code, ran.stdout) == (130, "")
-    assert ran.stderr == "leveret: stopped before there was an account\n"
+    assert ran.stderr == "leveret: stopped before the audit was finished\n"
     assert not (tmp_path / "out").exists()
 
 

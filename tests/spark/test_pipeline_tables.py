@@ -568,7 +568,7 @@ def test_the_command_says_what_it_has_put_together_in_the_session_that_is_there(
     )
     assert (table["files_after"], table["rows_before"]) == (3, 30)
     result = command(written.place, more=partition)
-    assert (result.exit_code, result.output.strip()) == (0, "leveret: table: nothing to put together")
+    assert (result.exit_code, result.output.strip()) == (0, "leveret: table: nothing to compact")
     assert spark.range(3).count() == 3
 
 

@@ -1,8 +1,4 @@
-"""`leveret`: the commands, put together.
-
-Each command has a module of its own, which parses its options and prints what came of it. Here is only the
-list of them.
-"""
+"""`leveret`: the list of commands. Each command has a module of its own, which parses, calls and prints."""
 
 from __future__ import annotations
 
@@ -21,7 +17,7 @@ from leveret.cli.pipeline import pipeline
 from leveret.cli.publish import publish
 from leveret.cli.redrive import redrive
 from leveret.cli.serve import serve
-from leveret.cli.tables import allow_all_letters
+from leveret.cli.tables import escape_unencodable_characters
 from leveret.cli.topic import topic
 from leveret.cli.users import users
 
@@ -47,7 +43,7 @@ def main(
     ] = False,
 ) -> None:
     """A message broker that accounts for every message."""
-    allow_all_letters()
+    escape_unencodable_characters()
 
 
 for command in (demo, serve, publish, consume, redrive, audit, backup):
