@@ -42,7 +42,10 @@ def test_a_policy_is_made_shown_replaced_and_deleted(api: Api) -> None:
     assert api.ask("GET", "/api/operator-policies").json == []
     assert api.ask("DELETE", "/api/policies/%2F/limits").status == 204
     missing = api.ask("DELETE", "/api/policies/%2F/limits")
-    assert (missing.status, missing.json) == (404, {"error": "Object Not Found", "reason": "Not Found"})
+    assert (missing.status, missing.json) == (
+        404,
+        {"error": "Object Not Found", "reason": "no policy 'limits' in vhost '/'"},
+    )
 
 
 @pytest.mark.parametrize("body", [{"pattern": "("}, {}, {**TEMP, "definition": {"max-length": -1}}])

@@ -62,7 +62,7 @@ def delete_policy(broker: PolicyBroker, vhost: str, component: str, name: str) -
     host = broker.vhosts[vhost]
     policy = host.policies.by_name[component].pop(name, None)
     if policy is None:
-        raise NotFound("Not Found")
+        raise NotFound(f"no {component.replace('_', ' ')} '{name}' in vhost '{vhost}'")
     apply_to_all(host)
     broker.define(Change(_row(vhost, component, policy), removed=True))
 
