@@ -193,8 +193,11 @@ class RabbitMQHttp:
         user = f"/api/users/{names.query}"
         assert self._ask("PUT", user, "guest:guest", {"password": "x", "tags": ""}) < 300
         rights = {"configure": "", "write": "", "read": ""}
-        permission = f"/api/permissions/{quote(self._node.vhost, safe='')}/{names.query}"
-        assert self._ask("PUT", permission, "guest:guest", rights) < 300
+        vhost = quote(self._node.vhost, safe="")
+        assert self._ask("PUT", f"/api/permissions/{vhost}/{names.query}", "guest:guest", rights) < 300
+        policy = {"pattern": "^nothing$", "definition": {"max-length": 1}}
+        for kind in ("policies", "operator-policies"):
+            assert self._ask("PUT", f"/api/{kind}/{vhost}/{names.query}", "guest:guest", policy) < 300
 
     def attempt(self, role: str, row: http_table.Row, names: Names) -> str:
         filled = {name: getattr(names, name) for name in ("queue", "new", "query", "group")}
@@ -206,7 +209,8 @@ class RabbitMQHttp:
 
     def _ask(self, method: str, path: str, user: str, body: Any) -> int:
         connection = http.client.HTTPConnection("127.0.0.1", self._node.http_port, timeout=WAIT_S)
-        headers = {"Authorization": f"Basic {b64encode(user.encode()).decode()}"}
+        login = b64encode(user.encode()).decode()
+        headers = {"Authorization": f"Basic {login}", "Content-Type": "application/json"}
         with contextlib.closing(connection):
             connection.request(method, path, None if body is None else json.dumps(body), headers)
             return connection.getresponse().status

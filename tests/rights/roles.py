@@ -41,6 +41,7 @@ ROLES: Final = {
     "joiner": Role(write=PLAIN, read=".*"),
     "operator": Role(configure="^own-", write=PLAIN, read=PLAIN),
     "all": Role(configure=".*", write=".*", read=".*"),
+    "policymaker": Role(write=PLAIN, read=PLAIN, tag="policymaker"),
     "administrator": Role(write=PLAIN, read=PLAIN, tag="administrator"),
 }
 """By name. The stranger has no permissions in the virtual host, all others have those of their role."""
@@ -62,6 +63,8 @@ def has(role: str, need: str) -> bool:
             return role != STRANGER
         case "be":
             return rights.tag == name
+        case "define":
+            return rights.tag in ("policymaker", "administrator")
         case "take":
             return False
         case "make":

@@ -125,6 +125,10 @@ def prepare_http(side: Leveret, row: http_table.Row, names: Any) -> None:
         side.make_group(names)
     if "topics" in path:
         assert side.api.ask("PUT", f"/api/topics/%2F/{names.new}t", body={"partitions": 1}).status == 201
+    for kind in ("policies", "operator-policies"):
+        if path.startswith(f"/api/{kind}"):
+            policy = {"pattern": "^nothing$", "definition": {"max-length": 1}}
+            assert side.api.ask("PUT", f"/api/{kind}/%2F/{names.query}", body=policy).status == 201
     if "users" in path or "permissions" in path:
         assert (
             side.api.ask("PUT", f"/api/users/{names.query}", body={"password": "x", "tags": ""}).status == 201

@@ -64,7 +64,17 @@ class BindingRow:
     arguments: Mapping[str, Value] = field(default_factory=dict)
 
 
-Row = VhostRow | UserRow | PermissionRow | ExchangeRow | QueueRow | BindingRow
+@dataclass(frozen=True, slots=True)
+class ParameterRow:
+    """A named JSON document that configures a part of the broker: a policy, for example."""
+
+    component: str
+    vhost: str
+    name: str
+    document: str
+
+
+Row = VhostRow | UserRow | PermissionRow | ParameterRow | ExchangeRow | QueueRow | BindingRow
 
 
 class Change(NamedTuple):

@@ -20,6 +20,7 @@ from leveret.broker.definitions import (
     BindingRow,
     Change,
     ExchangeRow,
+    ParameterRow,
     PermissionRow,
     QueueRow,
     Row,
@@ -27,6 +28,7 @@ from leveret.broker.definitions import (
     VhostRow,
 )
 from leveret.broker.queues.queue_labels import row_of
+from leveret.broker.vhosts.policy_changes import restore_policy
 from leveret.broker.vhosts.vhost import VirtualHost
 from leveret.storage.log import Log
 
@@ -52,7 +54,7 @@ def restore(broker: EmptyBroker, rows: Sequence[Row], *, lost: bool) -> list[Row
     logs = _logs_of_queues(log for log in all_logs if auxiliary_logs.key_of(log) is None)
     _restore_vhosts(broker, rows, logs, lost=lost)
     orphans = _restore_rows(broker, [row for row in rows if isinstance(row, UserRow | PermissionRow)])
-    orphans += _restore_rows(broker, [row for row in rows if isinstance(row, ExchangeRow)])
+    orphans += _restore_rows(broker, [row for row in rows if isinstance(row, ParameterRow | ExchangeRow)])
     _restore_queues(broker, [row for row in rows if isinstance(row, QueueRow)], logs, side_logs)
     orphans += _restore_rows(broker, [row for row in rows if isinstance(row, BindingRow)])
     broker.define(*(Change(row, removed=True) for row in orphans))
@@ -73,6 +75,8 @@ def restore_row(broker: EmptyBroker, row: Row) -> bool:
             broker.accounts.put(row)
         case PermissionRow():
             return broker.accounts.permit(row)
+        case ParameterRow():
+            return restore_policy(broker.vhosts[row.vhost], row)
         case ExchangeRow():
             broker.vhosts[row.vhost].restore_exchange(row)
         case BindingRow():

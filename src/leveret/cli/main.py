@@ -14,6 +14,7 @@ from leveret.cli.consume import consume
 from leveret.cli.demo.command import demo
 from leveret.cli.groups import groups
 from leveret.cli.pipeline import pipeline
+from leveret.cli.policies import policies
 from leveret.cli.publish import publish
 from leveret.cli.redrive import redrive
 from leveret.cli.serve import serve
@@ -52,4 +53,5 @@ app.add_typer(topic, name="topic")
 app.add_typer(groups, name="groups")
 app.add_typer(users, name="users")
 app.add_typer(pipeline, name="pipeline")
+app.add_typer(policies, name="policies")
 app.add_typer(config, name="config")

@@ -1,7 +1,8 @@
 """The tables of `definitions.db`: converts rows to values of SQLite and back, and checks their checksums.
 
 The format is drawn in `docs/formats/definitions.md`. Format 1 had no checksums: its tables lack the last
-column. When rows are written is left to `definitions`. The rule: a row with a wrong checksum is never used.
+column. Formats 1 and 2 had no table `parameters`. When rows are written is left to `definitions`. The rule: a
+row with a wrong checksum is never used.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from leveret.broker.definitions import (
     BindingRow,
     Change,
     ExchangeRow,
+    ParameterRow,
     PermissionRow,
     QueueRow,
     Row,
@@ -25,8 +27,9 @@ from leveret.broker.definitions import (
     VhostRow,
 )
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 """The value of PRAGMA user_version."""
+WITHOUT_PARAMETERS: Final = 2
 WITHOUT_CHECKSUMS: Final = 1
 
 Statement = tuple[str, tuple[object, ...]]
@@ -162,6 +165,9 @@ TABLES: Final[Mapping[type[Row], Table]] = {
     UserRow: Table("users", UserRow, 1, name=_TEXT, password_hash=_TEXT, tags=_TEXT),
     PermissionRow: Table(
         "permissions", PermissionRow, 2, vhost=_TEXT, user=_TEXT, configure=_TEXT, write=_TEXT, read=_TEXT
+    ),
+    ParameterRow: Table(
+        "parameters", ParameterRow, 3, component=_TEXT, vhost=_TEXT, name=_TEXT, document=_TEXT
     ),
     ExchangeRow: Table(
         "exchanges",

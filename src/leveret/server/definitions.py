@@ -28,8 +28,15 @@ from contextlib import suppress
 from threading import Condition, Thread
 from typing import Final, NamedTuple
 
-from leveret.broker.definitions import Change, Row
-from leveret.server.definition_tables import FORMAT, TABLES, WITHOUT_CHECKSUMS, DamagedRow, Statement
+from leveret.broker.definitions import Change, ParameterRow, Row
+from leveret.server.definition_tables import (
+    FORMAT,
+    TABLES,
+    WITHOUT_CHECKSUMS,
+    WITHOUT_PARAMETERS,
+    DamagedRow,
+    Statement,
+)
 from leveret.storage.errors import StorageError, UnknownFormat, write_failed
 from leveret.storage.files import OsFiles
 from leveret.storage.space_reserve import Reserve
@@ -356,7 +363,9 @@ def _prepare(connection: sqlite3.Connection, path: str) -> None:
     if version is None:
         _create(connection)
     elif version == WITHOUT_CHECKSUMS:
-        _upgrade(connection, path)
+        _add_checksums(connection, path)
+    elif version == WITHOUT_PARAMETERS:
+        _add_parameters(connection)
 
 
 def _version(connection: sqlite3.Connection, path: str) -> int | None:
@@ -368,7 +377,7 @@ def _version(connection: sqlite3.Connection, path: str) -> int | None:
         return None
     if application != APPLICATION:
         raise UnknownFormat(path, None, supported=FORMAT)
-    if version not in (WITHOUT_CHECKSUMS, FORMAT):
+    if version not in (WITHOUT_CHECKSUMS, WITHOUT_PARAMETERS, FORMAT):
         raise UnknownFormat(path, version, supported=FORMAT)
     (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     if verdict != "ok":
@@ -386,9 +395,18 @@ def _create(connection: sqlite3.Connection) -> None:
     connection.execute("COMMIT")
 
 
-def _upgrade(connection: sqlite3.Connection, path: str) -> None:
+def _add_parameters(connection: sqlite3.Connection) -> None:
+    """Upgrade format 2, which has no table of parameters, in one transaction."""
+    connection.execute("BEGIN IMMEDIATE")
+    connection.execute(TABLES[ParameterRow].create)
+    connection.execute(f"PRAGMA user_version = {FORMAT}")
+    connection.execute("COMMIT")
+
+
+def _add_checksums(connection: sqlite3.Connection, path: str) -> None:
     """Add checksums to the rows of format 1, in one transaction; raise for a damaged row."""
-    stored = [row for table in TABLES.values() for row in table.rows(connection, format_=WITHOUT_CHECKSUMS)]
+    tables = [table for kind, table in TABLES.items() if kind is not ParameterRow]
+    stored = [row for table in tables for row in table.rows(connection, format_=WITHOUT_CHECKSUMS)]
     damaged = [row for row in stored if isinstance(row, DamagedRow)]
     if damaged:
         raise DefinitionsDamaged(path, str(damaged[0]))
@@ -400,7 +418,7 @@ def _write_anew(connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
     try:
         connection.execute("BEGIN IMMEDIATE")
         for table in TABLES.values():
-            connection.execute(f"DROP TABLE {table.name}")
+            connection.execute(f"DROP TABLE IF EXISTS {table.name}")
             connection.execute(table.create)
         for row in rows:
             connection.execute(*TABLES[type(row)].statement(Change(row)))

@@ -9,6 +9,7 @@ from leveret.broker.definitions import (
     BindingRow,
     Change,
     ExchangeRow,
+    ParameterRow,
     PermissionRow,
     QueueRow,
     Row,
@@ -18,7 +19,7 @@ from leveret.broker.definitions import (
 from leveret.broker.queues.erlang_terms import identity
 from leveret.storage.errors import StorageError, StorageFull
 
-_ORDER = (VhostRow, UserRow, PermissionRow, ExchangeRow, QueueRow, BindingRow)
+_ORDER = (VhostRow, UserRow, PermissionRow, ParameterRow, ExchangeRow, QueueRow, BindingRow)
 
 
 class MemoryDefinitions:
@@ -99,4 +100,6 @@ def _key(row: Row) -> object:
         return BindingRow, row.vhost, row.source, row.to_queue, row.destination, row.routing_key, arguments
     if isinstance(row, PermissionRow):
         return PermissionRow, row.vhost, row.user
+    if isinstance(row, ParameterRow):
+        return ParameterRow, row.component, row.vhost, row.name
     return type(row), "" if isinstance(row, VhostRow | UserRow) else row.vhost, row.name

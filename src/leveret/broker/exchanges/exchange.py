@@ -14,6 +14,7 @@ from leveret.broker.canonical import Value
 from leveret.broker.counters import Counters
 from leveret.broker.exchanges import Router
 from leveret.broker.vhosts.destination import Destination
+from leveret.broker.vhosts.policies import NO_POLICIES, AppliedPolicies
 
 Bound = Union[Destination, "Exchange"]
 """The destination of a binding: a queue, a stream or another exchange."""
@@ -30,6 +31,8 @@ class Exchange:
     table: Mapping[str, Value] = field(default_factory=dict)
     """The arguments as declared."""
     alternate: str | None = None
+    policies: AppliedPolicies = NO_POLICIES
+    """The policies that apply: see `vhosts.policy_changes`."""
     defined: int = 0
     """Number of the definition change that created the exchange."""
     counters: Counters = field(default_factory=Counters)

@@ -213,6 +213,13 @@ def declared_settings(table: Table, *, queue: str, vhost: str) -> QueueSettings:
     )
 
 
+def arguments_of_type(queue_type: str) -> frozenset[str]:
+    """Return the arguments that mean something to a queue of this type."""
+    return frozenset(COMPARED[queue_type]) | (
+        frozenset() if queue_type == "stream" else frozenset(_OUR_CHECKS)
+    )
+
+
 def check_queue_arguments(table: Table, *, queue: str, vhost: str) -> None:
     """Check the queue type, then the arguments of that type, those of other types, and Leveret's own."""
     exchange_name("x-dead-letter-exchange", table, f"queue '{queue}' in vhost '{vhost}'")

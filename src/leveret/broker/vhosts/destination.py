@@ -18,6 +18,7 @@ from leveret.broker.queues.audit_marks import Trail
 from leveret.broker.queues.deduplication import Dedup
 from leveret.broker.queues.queue_settings import QueueSettings, effective
 from leveret.broker.sessions.pacing import PacedQueue
+from leveret.broker.vhosts.policies import NO_POLICIES
 from leveret.storage.cursor import Cursor
 from leveret.storage.log import Log
 from leveret.storage.offset_set import OffsetSet, Range
@@ -98,6 +99,8 @@ class Destination:
         """The settings in force, which `change_settings` changes."""
         self.table = table
         """The arguments as declared."""
+        self.policies = NO_POLICIES
+        """The policies that apply: see `policy_changes`."""
         self.durable = durable
         self.auto_delete = auto_delete
         self.owner = owner

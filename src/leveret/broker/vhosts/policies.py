@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from leveret.broker.access.permission_patterns import check_pattern, matches
@@ -23,6 +24,9 @@ from leveret.broker.queues.argument_checks import EXPIRY_MS_MAX, duration_us
 from leveret.broker.queues.arguments import OVERFLOWS, TIMEOUT_ACTIONS
 from leveret.broker.queues.erlang_terms import as_term
 
+POLICY: Final = "policy"
+OPERATOR_POLICY: Final = "operator_policy"
+"""The components of `ParameterRow`s with policies; RabbitMQ has the same names."""
 APPLY_TO: Final = ("queues", "exchanges", "all")
 _QUEUE, _EXCHANGE = frozenset({"queues", "all"}), frozenset({"exchanges", "all"})
 
@@ -107,6 +111,13 @@ class Policy:
     priority: int = 0
     definition: Mapping[str, Any] = field(default_factory=dict)
 
+    @classmethod
+    def of_document(cls, name: str, document: Mapping[str, Any]) -> Policy:
+        """Return a policy that was checked when it was written down."""
+        return cls(
+            name, document["pattern"], document["apply-to"], document["priority"], document["definition"]
+        )
+
     def as_document(self) -> dict[str, Any]:
         """Return the policy as RabbitMQ's HTTP API writes it, without name and virtual host."""
         return {
@@ -115,6 +126,39 @@ class Policy:
             "definition": dict(self.definition),
             "priority": self.priority,
         }
+
+
+class AppliedPolicies(NamedTuple):
+    """The names of the policies that apply to a queue or an exchange, and their merged definition."""
+
+    policy: str | None = None
+    operator_policy: str | None = None
+    definition: Mapping[str, Any] = MappingProxyType({})
+
+
+NO_POLICIES: Final = AppliedPolicies()
+
+
+class Policies:
+    """The policies of a virtual host: `policies.by_name[POLICY]["limits"]`."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, dict[str, Policy]] = {POLICY: {}, OPERATOR_POLICY: {}}
+
+    def __bool__(self) -> bool:
+        return any(self.by_name.values())
+
+    def applied_to(self, name: str, *, kind: str) -> AppliedPolicies:
+        """Return what applies to a queue ("queues") or an exchange ("exchanges") of this name."""
+        policy = matching(self.by_name[POLICY].values(), name, kind=kind)
+        operator_policy = matching(self.by_name[OPERATOR_POLICY].values(), name, kind=kind)
+        if policy is None and operator_policy is None:
+            return NO_POLICIES
+        return AppliedPolicies(
+            None if policy is None else policy.name,
+            None if operator_policy is None else operator_policy.name,
+            merged(policy, operator_policy),
+        )
 
 
 def policy_of(name: str, document: Mapping[str, Any], *, operator: bool) -> Policy:
@@ -196,6 +240,9 @@ def with_definition(
         if name in QUEUE_KEYS and argument in allowed:
             declared = result.get(argument)
             result[argument] = value if declared is None else _joined(name, declared, value)
+    if "x-dead-letter-exchange" not in result:
+        # A policy may have a routing key for dead letters alone; a declaration may not.
+        result.pop("x-dead-letter-routing-key", None)
     return result
 
 

@@ -29,6 +29,8 @@ from leveret.broker.queues.queue_settings import QueueSettings
 from leveret.broker.sessions.returned_messages import ReturnedMessages
 from leveret.broker.streams.stream import Stream, retention_of
 from leveret.broker.vhosts.destination import Destination, Owner
+from leveret.broker.vhosts.policies import Policies
+from leveret.broker.vhosts.policy_changes import apply_to_exchange, apply_to_queue
 from leveret.broker.vhosts.topology import Topology
 from leveret.storage.cursor import Cursor
 from leveret.storage.log import Log
@@ -42,6 +44,7 @@ class VirtualHost(Topology):
 
     def __init__(self, broker: DefiningCore, name: str) -> None:
         super().__init__(broker, name)
+        self.policies = Policies()
         self.groups = Groups(self)
         self.returned_messages = ReturnedMessages(self)
         self.stages: Stages | None = None
@@ -67,6 +70,7 @@ class VirtualHost(Topology):
         if durable:
             self.broker.definitions.check()
         self.exchanges[name] = exchange
+        apply_to_exchange(self, exchange)
         self.version += 1
         if durable:
             exchange.defined = self.broker.define(Change(row), undo=lambda: self._undo_exchange(exchange))
@@ -150,6 +154,7 @@ class VirtualHost(Topology):
             stream = self.queues[name] = self.streams[name] = Stream(
                 self.broker, self, name, cursor=cursor, declared=declared, table=table, dedup=dedup
             )
+            apply_to_queue(self, stream)
             return stream
         queue = self.queues[name] = self.plain_queues[name] = Queue(
             self.broker,
@@ -163,6 +168,7 @@ class VirtualHost(Topology):
             owner=owner,
             dedup=dedup,
         )
+        apply_to_queue(self, queue)
         return queue
 
     def add_lasting_queue(self, name: str) -> Destination:
@@ -322,7 +328,8 @@ class VirtualHost(Topology):
         return [Change(row, removed)]
 
     def restore_exchange(self, row: ExchangeRow) -> None:
-        self.exchanges[row.name] = _exchange_of(row, durable=True)
+        self.exchanges[row.name] = exchange = _exchange_of(row, durable=True)
+        apply_to_exchange(self, exchange)
 
     def restore_queue(self, row: QueueRow, log: Log | None, side_logs: SideLogs) -> None:
         """Restore a queue over its log, or over a new log if `log` is None.

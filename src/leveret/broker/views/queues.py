@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from leveret.broker.canonical import Value
 from leveret.broker.counters import Counters
 from leveret.broker.streams.stream import Stream
+from leveret.broker.vhosts.policies import NO_POLICIES, AppliedPolicies
 from leveret.broker.views.selection import EVERYTHING, Listing, Selection, sorted_page
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ class QueueView(NamedTuple):
     span: int
     """Number of offsets from `low` to the highest delivered one."""
     counters: Counters
+    policies: AppliedPolicies = NO_POLICIES
     queries: tuple[QueryView, ...] = ()
     stream: StreamView | None = None
 
@@ -149,6 +151,7 @@ def _queue(broker: Broker, queue: Destination) -> QueueView:
         cursor.settled.low,
         cursor.settled.span,
         queue.counters.copy(),
+        queue.policies,
     )
     stream = vhost.streams.get(queue.name)
     if stream is not None:

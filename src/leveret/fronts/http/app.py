@@ -33,6 +33,7 @@ from leveret.fronts.http.groups import Groups
 from leveret.fronts.http.health import show_health
 from leveret.fronts.http.overview import show_overview
 from leveret.fronts.http.path_segments import RawPaths
+from leveret.fronts.http.policies import Policies
 from leveret.fronts.http.queues import Queues
 from leveret.fronts.http.request_bodies import Body, body_of
 from leveret.fronts.http.topics import Topics
@@ -93,6 +94,8 @@ def create_app(broker: Broker, *, changed: Callable[[], None]) -> Starlette:
             Route(f"{one_group}/resume", changing(groups.resume), methods=["POST"]),
             Route(f"{one_group}/redrive", changing(groups.redrive), methods=["POST"]),
             *_routes_of(Users(broker, changed=changed), private, changing),
+            *_routes_of_policies(Policies(broker, operator=False, changed=changed), private, changing),
+            *_routes_of_policies(Policies(broker, operator=True, changed=changed), private, changing),
         ],
         middleware=[Middleware(RawPaths)],
         exception_handlers={HTTPException: answer, Exception: answer},
@@ -118,6 +121,21 @@ def _routes_of(
             GET=private(users.show_permission),
             PUT=changing(users.permit),
             DELETE=changing(users.forbid),
+        ),
+    ]
+
+
+def _routes_of_policies(
+    policies: Policies, private: Callable[[Handler], Endpoint], changing: Callable[[Change], Endpoint]
+) -> list[Route]:
+    return [
+        Route(policies.path, private(policies.show_all)),
+        Route(f"{policies.path}/{{vhost}}", private(policies.show_vhost)),
+        _by_method(
+            f"{policies.path}/{{vhost}}/{{name}}",
+            GET=private(policies.show),
+            PUT=changing(policies.put),
+            DELETE=changing(policies.delete),
         ),
     ]
 

@@ -22,6 +22,7 @@ from leveret.broker.views.vhosts import vhost_names
 from leveret.fronts.http.errors import NotAuthenticated, NotAuthorised, NotFound
 
 _TAGS = frozenset(("management", "policymaker", "monitoring", ADMINISTRATOR))
+_POLICYMAKERS = frozenset(("policymaker", ADMINISTRATOR))
 _MONITORS = frozenset(("monitoring", ADMINISTRATOR))
 
 
@@ -75,6 +76,11 @@ def is_monitor(user: User) -> bool:
 def check_administrator(user: User) -> None:
     if ADMINISTRATOR not in user.tags:
         raise NotAuthorised("Not administrator user")
+
+
+def check_policymaker(user: User) -> None:
+    if not user.tags & _POLICYMAKERS:
+        raise NotAuthorised("Not authorised to access policies")
 
 
 def visible(broker: Broker, user: User) -> list[str]:

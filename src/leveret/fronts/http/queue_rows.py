@@ -22,7 +22,7 @@ class QueueRows:
         """Beginnings of rows by queue id. No id is used twice."""
 
     def row(self, queue: QueueView) -> str:
-        if queue.queries or queue.stream is not None:
+        if queue.queries or queue.stream is not None or queue.policies.definition:
             return encoded(describe(queue))
         fixed = self._fixed.get(queue.id)
         if fixed is None:
@@ -33,7 +33,7 @@ class QueueRows:
             f'{fixed},"consumers":{queue.consumers},"messages":{queue.messages},'
             f'"messages_ready":{queue.ready},"messages_unacknowledged":{queue.unacked},'
             f'"delayed":{queue.delayed},"returned":{queue.returned},"low":{queue.low},"span":{queue.span},'
-            '"queries":[]}'
+            '"policy":null,"operator_policy":null,"effective_policy_definition":{},"queries":[]}'
         )
 
 
@@ -48,6 +48,9 @@ def describe(queue: QueueView) -> dict[str, object]:
         "returned": queue.returned,
         "low": queue.low,
         "span": queue.span,
+        "policy": queue.policies.policy and text(queue.policies.policy),
+        "operator_policy": queue.policies.operator_policy and text(queue.policies.operator_policy),
+        "effective_policy_definition": jsonable(dict(queue.policies.definition)),
         "queries": [_query(query) for query in queue.queries],
     }
     if queue.stream is not None:
