@@ -46,7 +46,7 @@ REFUSED = [
     (("create", "new", "--password-file", "/nowhere"), 2, "the password can't be read"),
     (("create", "new", "--password-file", "/dev/null"), 1, "a password has at least one character"),
     (("permit", "new", "--read", ".*"), 1, "no user 'new'"),
-    (("permit", "guest", "--read", "("), 1, "read: '(' is no regular expression"),
+    (("permit", "guest", "--read", "("), 1, "read: '(' is not a regular expression"),
     (("permit", "guest", "--vhost", "nope"), 1, "has a virtual host 'nope'"),
     (("delete", "new", "--yes"), 1, "no user 'new'"),
     (("delete", "guest", "--yes"), 1, "'guest' is the only administrator"),

@@ -144,7 +144,7 @@ def test_an_aborted_batch_leaves_nothing_and_can_be_run_again(leveret, queue, ru
     writer = stream(leveret, queue)
     staged = run(writer, [bodies("a")])
     writer.abort([staged, None], 0)
-    with pytest.raises(BrokerRefused, match="is not there"):
+    with pytest.raises(BrokerRefused, match="is missing or incomplete"):
         writer.commit([staged], 0)
     writer.commit([run(writer, [bodies("a")])], 0)
     assert texts_in(leveret.url, queue) == ["a"]
