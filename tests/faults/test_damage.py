@@ -192,7 +192,9 @@ def files(variant: str, *, every: int = 1) -> list[str]:
 
 
 def opened(disk: SimulatedDisk) -> tuple[Store, View]:
+    """Open the store; a checkpoint drops settled messages, which a store without damage keeps until then."""
     store = open_store(disk)
+    store.checkpoint()
     return store, look(store)
 
 

@@ -55,17 +55,24 @@ class _Work:
 
 
 class Checkpointer:
-    """`last` is the newest checkpoint on disk."""
+    """`last` is the newest checkpoint on disk; `replaced` are files that only the one before it names."""
 
     def __init__(
-        self, files: Files, wal: Wal, last: Checkpoint, *, snapshot_bytes: int, clock: Callable[[], int]
+        self,
+        files: Files,
+        wal: Wal,
+        last: Checkpoint,
+        *,
+        snapshot_bytes: int,
+        clock: Callable[[], int],
+        replaced: Sequence[str] = (),
     ) -> None:
         self._files = files
         self._wal = wal
         self._snapshot_bytes = snapshot_bytes
         self._clock = clock
         self._running = threading.Lock()
-        self._doomed: list[str] = []
+        self._doomed = list(replaced)
         self.last = last
 
     def run(

@@ -10,7 +10,7 @@ mended (`frame_repair.py`), or when its file was cut, which no crash does.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -45,6 +45,12 @@ class Recovered:
     pending: dict[int, list[Batch]] = field(default_factory=dict)
     damaged: bool = False
     """Something of the WAL was lost, or may be: reservations of offsets too."""
+    named: set[str] = field(default_factory=set)
+    """The files that the last two checkpoints name."""
+    replaced: list[str] = field(default_factory=list)
+    """Those of them that only the checkpoint before the last names."""
+    covered: int = 0
+    """The ticket of the checkpoint before the last; 0 without one. Both cover the rounds up to it."""
 
 
 def recover(files: Files, wal: Wal, report: Report, *, first_id: int = 1) -> Recovered:
@@ -55,11 +61,15 @@ def recover(files: Files, wal: Wal, report: Report, *, first_id: int = 1) -> Rec
             raise UnknownFormat("checkpoint", None, supported=VERSION)
         return Recovered(Checkpoint(next_id=first_id), 0, clean=True)
     checkpoint = found[0]
-    _check_headers(files, {p: h for each in found[:2] for p, h in each.files().items()}, report)
+    last_two = [each.files() for each in found[:2]]
+    _check_headers(files, {path: header for each in last_two for path, header in each.items()}, report)
     damage: list[Damage] = []
     rounds = _rounds(wal.recover(damage.append, after=checkpoint.ticket), damage.append)
     last = rounds[-1].head.ticket if rounds else checkpoint.ticket
     recovered = Recovered(checkpoint, last, clean=checkpoint.clean and not rounds)
+    recovered.named = {path for each in last_two for path in each}
+    recovered.replaced = sorted(recovered.named - last_two[0].keys())
+    recovered.covered = found[1].ticket if len(found) > 1 else 0
     previous = checkpoint.ticket
     for frame in rounds:
         if frame.head.previous > previous:
@@ -174,18 +184,24 @@ def _snapshot(files: Files, journal: Log, number: int, report: Report) -> Progre
     return Progress.decode(content, priorities=priorities)
 
 
-def remove_strays(files: Files, *checkpoints: Checkpoint) -> None:
-    """Removes what the checkpoints do not name: drafts, and what was deleted or never finished."""
-    keep = {path for each in checkpoints for path in each.files()}
-    directories = {image.spec.directory for each in checkpoints for image in each.logs.values()}
+def remove_strays(files: Files, named: Set[str], logs: Iterable[LogImage]) -> None:
+    """Remove the files that are not `named`: what was deleted, and what was never finished.
+
+    The directories of these logs stay, also those without files.
+    """
+    directories = {path.rpartition("/")[0] for path in named} | {image.spec.directory for image in logs}
     for log in files.names(LOGS):
         directory = f"{LOGS}/{log}"
         if directory not in directories:
             _remove(files.remove_directory, directory)
             continue
         for name in files.names(directory):
-            if f"{directory}/{name}" not in keep:
+            if f"{directory}/{name}" not in named:
                 _remove(files.unlink, f"{directory}/{name}")
+
+
+def remove_drafts(files: Files) -> None:
+    """Remove pictures of the store that nobody reads any more, and WAL files that were never finished."""
     if files.names(PICTURES):
         _remove(files.remove_directory, PICTURES)
     for name in files.names(DIRECTORY):

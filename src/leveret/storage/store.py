@@ -37,7 +37,7 @@ from leveret.storage.log import BlockCache, Log, measure
 from leveret.storage.offset_set import OffsetSet, Range
 from leveret.storage.progress import Progress
 from leveret.storage.records import PERSISTENT, Batch, Message
-from leveret.storage.recovery import Recovered, load_progress, recover, remove_strays
+from leveret.storage.recovery import Recovered, load_progress, recover, remove_drafts, remove_strays
 from leveret.storage.retention import Retention
 from leveret.storage.space_reserve import Reserve
 from leveret.storage.transaction import Transaction
@@ -101,20 +101,30 @@ class Store:
         self._spare = Reserve(files, RESERVE, options.reserve_bytes)
         self._opening = threading.Lock()
         self.is_opening = True
-        """Whether what another process left has not been replaced yet, because the disk is full."""
+        """Whether this process has not written anything yet, because the disk is full."""
         self._lock = _lock(files)
         self._wal = Wal(files, file_bytes=options.wal_bytes, clock=clock, entropy=entropy)
         try:
             recovered = recover(files, self._wal, self._note, first_id=first_id)
             self._checkpointer = Checkpointer(
-                files, self._wal, recovered.checkpoint, snapshot_bytes=options.snapshot_bytes, clock=clock
+                files,
+                self._wal,
+                recovered.checkpoint,
+                snapshot_bytes=options.snapshot_bytes,
+                clock=clock,
+                replaced=recovered.replaced,
             )
-            # Above all tickets under which a round may have been tried and given up.
-            self._wal.begin(recovered.ticket + (LOST_AHEAD if recovered.damaged else 0))
+            self._goes_on = self._begin_wal(recovered)
+            """Whether nothing is damaged, so that the WAL goes on behind what another process wrote."""
             self.is_new = not recovered.checkpoint.number
             """Whether the directory held nothing."""
             self._load(recovered)
             self._begin(recovered)
+            self._recount()
+            remove_drafts(files)
+            if self._goes_on and not recovered.clean:
+                remove_strays(files, recovered.named, recovered.checkpoint.logs.values())
+            self._goes_on = self._goes_on and not self.damage
             with suppress(StorageFull):  # all of it is in memory, and nothing is written before this works
                 self._finish_opening()
         except BaseException as error:
@@ -484,17 +494,32 @@ class Store:
 
     # opening
 
+    def _begin_wal(self, recovered: Recovered) -> bool:
+        """Begin to collect; return whether rounds may follow those of another process.
+
+        They may not after damage: then tickets go on above all under which a round may have been tried and
+        given up, and checkpoints take the place of the rounds.
+        """
+        if recovered.damaged:
+            self._wal.begin(recovered.ticket + LOST_AHEAD)
+            return False
+        few = self._wal.begin(recovered.ticket, covered=recovered.covered)
+        return few and recovered.checkpoint.number > 0 and not self.damage
+
     def _load(self, recovered: Recovered) -> None:
         """Logs and cursors as they were at the last durable ticket."""
+        self._deleted += [LogSpec(id_).directory + "/" for id_ in recovered.checkpoint.deleted]
         images = recovered.checkpoint.logs
         for id_, image in images.items():
             log = self._open_log(image)
+            log.touched = False
             for batch in recovered.pending.get(id_, ()):
                 log.add(batch)
         for id_, image in images.items():
             if image.spec.parent:
                 journal = self._logs[id_]
                 parent = self._logs[image.spec.parent]
+                parent.touched |= journal.touched
                 progress, snapshot, size = load_progress(self._files, journal, image, report=self._note)
                 cursor = self._cursors[parent.id][image.spec.name] = Cursor(
                     self, parent, journal, progress, snapshots=(snapshot, image.snapshot_before)
@@ -510,11 +535,10 @@ class Store:
         skipped = LOST_AHEAD if recovered.damaged else 0
         self._next_id = recovered.checkpoint.next_id + skipped
         for log in self.logs.values():
-            if recovered.clean:
-                log.reserved = log.next
-            else:
+            if not recovered.clean:
                 marks = [cursor.progress.mark for cursor in self._cursors[log.id].values()]
                 log.next = max(log.next, log.reserved, *marks)
+                log.touched = True
             log.next += skipped
             log.opened_at = log.next
             transient = log.transient_ranges()
@@ -522,19 +546,26 @@ class Store:
                 cursor.reopen(clean=recovered.clean, transient=transient)
 
     def _finish_opening(self) -> None:
-        """Two checkpoints replace what another process left; nothing is built on its files before that.
+        """Write a round, so that the next start knows that this process was there.
 
-        On a full disk that may have to wait until what is in memory has become less.
+        Where something is damaged, or the WAL is long, two checkpoints replace what another process left. On
+        a full disk that may have to wait until what is in memory has become less.
         """
         if not self.is_opening:
             return
         with self._opening:
             if not self.is_opening:
                 return
-            self._checkpoint(opening=True)
-            first = self._checkpointer.last
-            self._checkpoint(opening=True)  # the last two must not reach back into what another process left
-            remove_strays(self._files, first, self._checkpointer.last)
+            if self._goes_on:
+                self._goes_on = False  # where the round can't be written, checkpoints may need less space
+                self._wal.sync_with(lambda: None, lambda: None)
+            else:
+                self._checkpoint(opening=True)
+                first = self._checkpointer.last
+                # The last two must not reach back into what another process left.
+                self._checkpoint(opening=True)
+                last = self._checkpointer.last
+                remove_strays(self._files, first.files().keys() | last.files().keys(), last.logs.values())
             self.is_opening = False
 
 

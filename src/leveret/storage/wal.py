@@ -38,6 +38,8 @@ from leveret.storage.records import Batch
 
 DIRECTORY = "wal"
 FREE_FILES_MAX = 3
+FULL_FILES_MAX = 3
+"""With so many files that no checkpoint covers a start makes a checkpoint: they all have to be read again."""
 
 
 @dataclass(slots=True)
@@ -86,7 +88,7 @@ class Wal:
         self.stopped: StorageError | None = None
         """Why nothing is collected any more: the log is poisoned, or closed."""
         self.written_bytes = 0
-        """Bytes written since the last call of `release`."""
+        """Bytes written since the last call of `release`, and bytes of the rounds that were recovered."""
 
     # collecting
 
@@ -153,7 +155,7 @@ class Wal:
             return self.synced
 
     def sync_with(self, freeze: Callable[[], None], thaw: Callable[[], None]) -> int:
-        """As `sync`, and calls `freeze` under the lock at the very point up to which it syncs.
+        """Does what `sync` does, and calls `freeze` under the lock at the very point up to which it syncs.
 
         A round is written even when nothing was collected. Where the write fails, `thaw` undoes the freeze.
         """
@@ -322,20 +324,28 @@ class Wal:
 
     def release(self, ticket: int) -> None:
         """Rounds up to this ticket are not needed any more: files that hold no others are free again."""
-        surplus = []
         with self._syncing:  # a sync on another thread chooses among the same files
             self.written_bytes = 0
-            for each in [each for each in self._full_files if each.last_ticket <= ticket]:
-                self._full_files.remove(each)
-                self._free_files.append(each)
-            self._free_files.sort(key=lambda each: each.size)
-            while self._free_files and (
-                len(self._free_files) > FREE_FILES_MAX or self._free_files[-1].size > self._file_bytes
-            ):
-                surplus.append(self._free_files.pop())
+            surplus = self._free(ticket)
+        self._unlink(surplus)
+
+    def _unlink(self, surplus: list[_WalFile]) -> None:
         for each in surplus:
             with suppress(OSError):  # what can't be removed now is free again at the next start
                 self._files.unlink(each.path)
+
+    def _free(self, ticket: int) -> list[_WalFile]:
+        """Make the files free that hold no rounds above this ticket; return those that are not needed."""
+        for each in [each for each in self._full_files if each.last_ticket <= ticket]:
+            self._full_files.remove(each)
+            self._free_files.append(each)
+        self._free_files.sort(key=lambda each: each.size)
+        surplus = []
+        while self._free_files and (
+            len(self._free_files) > FREE_FILES_MAX or self._free_files[-1].size > self._file_bytes
+        ):
+            surplus.append(self._free_files.pop())
+        return surplus
 
     def close(self) -> None:
         if self._open_file:
@@ -362,11 +372,14 @@ class Wal:
             last = max((frame.head.ticket for frame in read), default=0)
             self._full_files.append(_WalFile(path, len(content), last))
             found.extend(frame for frame in read if frame.head.ticket > after)
+        self.written_bytes = sum(frame.head.length for frame in found)
         found.sort(key=lambda frame: frame.head.ticket)
         return found
 
-    def begin(self, after: int) -> None:
-        """Starts collecting: tickets go on above `after`.
+    def begin(self, after: int, *, covered: int = 0) -> bool:
+        """Start collecting: tickets go on above `after`. Files whose rounds are all `covered` are free.
+
+        Return whether few files are in use, so that rounds may go on without a checkpoint.
 
         The files that were found will be used again, and the process that made them may have been killed
         before their names, or what it wrote last, were durable. What recovery has seen must stay: an older
@@ -376,6 +389,8 @@ class Wal:
             sync_all(self._files, ["", DIRECTORY, *(each.path for each in self._full_files)])
         self.synced = after
         self._round = Round(after + 1, {})
+        self._unlink(self._free(covered))
+        return len(self._full_files) < FULL_FILES_MAX
 
 
 def _frames_of(content: bytes, path: str, report: Callable[[Damage], None]) -> Iterator[Frame]:
