@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import re
+from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ from leveret.storage.segment import Report, SegmentInfo
 
 CATALOG_LOG = 0
 LOGS = "logs"
+_LOG_FIELDS = 7
 _PREFIX = "checkpoint."
 _name = re.compile(r"checkpoint\.[0-9a-f]{16}")
 
@@ -53,7 +55,8 @@ class LogSpec(NamedTuple):
     @classmethod
     def of(cls, fields: list[Any]) -> LogSpec:
         """From JSON, where it is a list."""
-        return cls._make(fields)._replace(retention=Retention(*fields[-1]))
+        *plain, retention = fields
+        return cls._make((*plain, Retention(*retention)))
 
 
 @dataclass(slots=True)
@@ -68,6 +71,8 @@ class LogImage:
     snapshot_before: int = 0
     """The same of the one before it. The journal is kept from there: a damaged snapshot costs nothing."""
     segments: list[SegmentInfo] = field(default_factory=list)
+    state: bytes = b""
+    """Journals: the cursor's progress before the entry `next`; empty where that takes many bytes."""
 
     def files(self) -> Iterator[tuple[str, FileHeader]]:
         """Every file that it names, and the header it should have."""
@@ -104,6 +109,7 @@ class Checkpoint:
                 image.snapshot,
                 image.snapshot_before,
                 image.segments,
+                b64encode(image.state).decode(),
             ]
             for image in self.logs.values()
         ]
@@ -114,9 +120,10 @@ class Checkpoint:
     def decode(cls, number: int, content: bytes) -> Checkpoint:
         document = json.loads(content)
         logs = {}
-        for spec, *numbers, segments in document.pop("logs"):
-            image = LogImage(LogSpec.of(spec), *numbers)
-            image.segments = [SegmentInfo(*each) for each in segments]
+        for fields in document.pop("logs"):
+            spec, next_, reserved, snapshot, before, segments, state = _with_state(fields)
+            infos = [SegmentInfo._make(each) for each in segments]
+            image = LogImage(LogSpec.of(spec), next_, reserved, snapshot, before, infos, b64decode(state))
             logs[image.spec.id] = image
         return cls(number=number, logs=logs, **document)
 
@@ -138,6 +145,11 @@ class Checkpoint:
             id_, offset = change["reserve"]
             if id_ in self.logs:
                 self.logs[id_].reserved = max(self.logs[id_].reserved, offset)
+
+
+def _with_state(fields: list[Any]) -> list[Any]:
+    """The fields of a log as version 4 has them; older versions had no state."""
+    return fields if len(fields) == _LOG_FIELDS else [*fields, ""]
 
 
 def change(**what: Any) -> Message:

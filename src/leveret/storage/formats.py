@@ -21,9 +21,12 @@ assert sys.byteorder == "little", (
     "the formats are little-endian, and columns are written as they stand in memory"
 )
 
-VERSION = 3
-READABLE = (2, 3)
-"""Version 2 has no postponed offsets, no reasons and no kinds of entries above 9; else it is the same."""
+VERSION = 4
+READABLE = (2, 3, 4)
+"""Version 3 has no states of cursors in checkpoints.
+
+Version 2 has no postponed offsets, no reasons and no kinds of entries above 9; else it is version 3.
+"""
 MAGIC = b"LEVERET\x00"
 HEADER_BYTES = 64
 

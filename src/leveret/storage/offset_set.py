@@ -68,7 +68,8 @@ class OffsetSet:
         self._chunks: dict[int, Chunk] = {}
         self._keys: list[int] = []
         self._size = 0
-        self.add_many(ranges)
+        if ranges:
+            self.add_many(ranges)
 
     def __len__(self) -> int:
         return self._size
@@ -301,8 +302,15 @@ class OffsetSet:
         """About what the chunks hold. Takes a walk over all of them."""
         return sum(_ENTRY_BYTES + chunk.memory_bytes for chunk in self._chunks.values())
 
+    @property
+    def chunk_count(self) -> int:
+        """How many chunks have members: each takes at most 8 KiB when it is encoded."""
+        return len(self._keys)
+
     def copy(self) -> "OffsetSet":
         twin = OffsetSet()
+        if not self._size:
+            return twin
         twin._chunks = {key: chunk.copy() for key, chunk in self._chunks.items()}
         twin._keys = self._keys[:]
         twin._size = self._size

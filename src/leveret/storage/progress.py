@@ -27,6 +27,7 @@ from leveret.storage.records import Message
 _SECTIONS, _TAIL, _REASON = Struct("<QQQQQQQ"), Struct("<QQQ"), Struct("<QB")
 _SIZE = Struct("<Q")
 _LOOK_BACK = 65_536
+_FEW_CHUNKS = 8
 _FEW = 64  # offsets: up to so many, to find the level of each costs less than sets of them
 
 
@@ -464,11 +465,16 @@ class Progress:
 
     def open(self, present: Iterable[Range], stop: int) -> list[Range]:
         """Makes ready what is present; settles, and returns, what is neither present nor settled."""
-        self._due = latest(self._due, self.delayed)
-        heapify(self._due)
         self._end = stop
         there = OffsetSet(present)
         ready = self._ready[0]
+        low = self.settled.low
+        if self._is_plain and (low >= stop or there.covers(low, stop)):  # 2 µs, and not 25
+            if low < stop:
+                ready.add(low, stop)
+            return []
+        self._due = latest(self._due, self.delayed)
+        heapify(self._due)
         for start, end in there.ranges(self.settled.low):
             ready.add_many(list(self.settled.unsettled(start, end)))
         for taken in (self.in_flight, self.delayed):
@@ -483,6 +489,12 @@ class Progress:
         self._settle(gone)
         return gone
 
+    @property
+    def _is_plain(self) -> bool:
+        """Whether nothing above the lowest unsettled offset is settled, in flight or delayed."""
+        taken = (self.settled.settled_above, self.in_flight, self.leased, self.unbegun, self.delayed)
+        return not (self._due or any(taken))
+
     def prioritise(self, offsets: Iterable[tuple[int, int]]) -> None:
         """Gives ready and delayed offsets their priorities: (offset, priority), after `open`."""
         for offset, priority in offsets:
@@ -493,6 +505,13 @@ class Progress:
                     self._ready[level].add(offset, offset + 1)
 
     # snapshots
+
+    @property
+    def is_brief(self) -> bool:
+        """Whether `encode` has little to do, and gives few bytes in most cases."""
+        sets = (self.settled.settled_above, self.in_flight, self.leased, self.unbegun, self.postponed)
+        single = len(self.delayed) + len(self.counts) + len(self.reasons)
+        return single <= _FEW and sum(each.chunk_count for each in sets) <= _FEW_CHUNKS
 
     def copy(self) -> Progress:
         """For a snapshot or a checkpoint, which read it on another thread. What is ready is left out."""

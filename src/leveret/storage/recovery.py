@@ -153,17 +153,23 @@ def _apply(recovered: Recovered, log_id: int, records: list[Record]) -> bool:
 def load_progress(
     files: Files, journal: Log, image: LogImage, *, report: Report
 ) -> tuple[Progress, int, int]:
-    """A cursor's state, from a snapshot and the journal's entries since; the snapshot's number; their bytes.
+    """Return a cursor's progress, the number of its snapshot, and the bytes of the entries since.
 
-    When the snapshot is damaged, the one before it and a longer piece of the journal tell the same.
+    The progress is the state in the checkpoint, or else a snapshot, with the entries since applied. When the
+    snapshot is damaged, the one before it and a longer piece of the journal tell the same.
     """
-    number, progress = next(
-        (number, found)
-        for number in (image.snapshot, image.snapshot_before, 0)
-        if (found := _snapshot(files, journal, number, report)) is not None
-    )
-    start = max(number, journal.first)
     size = 0
+    if image.state:
+        progress = Progress.decode(image.state, priorities=journal.spec.priorities)
+        number, start = image.snapshot, image.next
+        size = sum(info.length_bytes for info in image.segments if info.last >= number)
+    else:
+        number, progress = next(
+            (number, found)
+            for number in (image.snapshot, image.snapshot_before, 0)
+            if (found := _snapshot(files, journal, number, report)) is not None
+        )
+        start = max(number, journal.first)
     if start < journal.next:
         for record in journal.read([(start, journal.next)]):
             progress.apply(Entry.of(record))

@@ -64,6 +64,8 @@ class Options:
     """Messages kept in memory before `checkpoint_due` says that they should be written."""
     snapshot_bytes: int = 1 << 20
     """Journal entries after which a cursor is written down whole."""
+    state_bytes: int = 1024
+    """A cursor whose progress takes no more is part of each checkpoint: its journal need not be read."""
     reserve_ahead: int = RESERVE_AHEAD
     reserve_bytes: int = 1 << 20
     """Of the disk, for a checkpoint that makes room when there is no space left; 0 for none."""
@@ -111,6 +113,7 @@ class Store:
                 self._wal,
                 recovered.checkpoint,
                 snapshot_bytes=options.snapshot_bytes,
+                state_bytes=options.state_bytes,
                 clock=clock,
                 replaced=recovered.replaced,
             )
