@@ -96,9 +96,14 @@ class Checkpoint:
     deleted: set[int] = field(default_factory=set)
     """Logs that were there and are gone. Not written: it serves while changes are applied."""
 
-    def files(self) -> dict[str, FileHeader]:
-        """Every file that it names, and the header it should have."""
-        return {path: header for image in self.logs.values() for path, header in image.files()}
+    def files(self, *, but: Checkpoint | None = None) -> dict[str, FileHeader]:
+        """Every file that it names, and the header it should have.
+
+        Logs that are the very same in the checkpoint `but` are left out.
+        """
+        others = {} if but is None else but.logs
+        images = (image for id_, image in self.logs.items() if others.get(id_) is not image)
+        return {path: header for image in images for path, header in image.files()}
 
     def encode(self) -> bytes:
         logs = [
@@ -117,14 +122,23 @@ class Checkpoint:
         return json.dumps(document, separators=(",", ":")).encode()
 
     @classmethod
-    def decode(cls, number: int, content: bytes) -> Checkpoint:
+    def decode(
+        cls, number: int, content: bytes, known: dict[int, tuple[list[Any], LogImage]] | None = None
+    ) -> Checkpoint:
+        """Where a log looks as in `known` its image is taken from there; others are put there."""
         document = json.loads(content)
         logs = {}
+        known = {} if known is None else known
         for fields in document.pop("logs"):
+            id_ = fields[0][0]
+            if id_ in known and known[id_][0] == fields:
+                logs[id_] = known[id_][1]
+                continue
             spec, next_, reserved, snapshot, before, segments, state = _with_state(fields)
             infos = [SegmentInfo._make(each) for each in segments]
             image = LogImage(LogSpec.of(spec), next_, reserved, snapshot, before, infos, b64decode(state))
-            logs[image.spec.id] = image
+            logs[id_] = image
+            known[id_] = fields, image
         return cls(number=number, logs=logs, **document)
 
     def apply(self, change: dict[str, Any]) -> None:
@@ -168,14 +182,15 @@ def write_checkpoint(files: Files, checkpoint: Checkpoint) -> None:
 
 
 def read_checkpoints(files: Files, report: Report) -> list[Checkpoint]:
-    """The readable ones, newest first; the damaged ones are reported."""
+    """The readable ones, newest first; the damaged ones are reported. Logs that are the same are shared."""
     found = []
+    known: dict[int, tuple[list[Any], LogImage]] = {}
     for name in sorted(_names(files), reverse=True):
         content = read_whole(files, name, formats.CHECKPOINT)
         if content is None:
             report(Damage(name, 0, None, "a checkpoint is damaged; the other one is used"))
         else:
-            found.append(Checkpoint.decode(int(name.removeprefix(_PREFIX), 16), content))
+            found.append(Checkpoint.decode(int(name.removeprefix(_PREFIX), 16), content, known))
     return found
 
 

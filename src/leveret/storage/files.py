@@ -16,7 +16,7 @@ import errno
 import fcntl
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Protocol, Self
@@ -79,6 +79,9 @@ class Files(Protocol):
 
     def names(self, directory: str) -> list[str]:
         """Files and directories in it, sorted; [] when it is missing."""
+
+    def heads(self, paths: Iterable[str], size: int) -> Iterator[bytes]:
+        """The first `size` bytes of each of these files; none of one that is missing."""
 
     def make_directory(self, path: str) -> None:
         """With its parents, whose sync makes it durable. Nothing happens when it is there.
@@ -238,6 +241,19 @@ class OsFiles:
             return sorted(os.listdir(self._full(directory)))
         except FileNotFoundError:
             return []
+
+    def heads(self, paths: Iterable[str], size: int) -> Iterator[bytes]:
+        # 5 µs a file; with an object for each it is twice that, and a start looks at 4 files for each queue.
+        for path in paths:
+            try:
+                descriptor = os.open(self._full(path), os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                yield b""
+                continue
+            try:
+                yield os.pread(descriptor, size, 0)
+            finally:
+                os.close(descriptor)
 
     def make_directory(self, path: str) -> None:
         full = self._writable("")

@@ -10,8 +10,8 @@ in the file carries checksums of its own.
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from struct import Struct
+from typing import NamedTuple
 
 from xxhash import xxh3_64_intdigest
 
@@ -40,8 +40,7 @@ _FIELDS = Struct("<8sI4sQQ24x")
 _CHECKSUM = Struct("<Q")
 
 
-@dataclass(frozen=True, slots=True)
-class FileHeader:
+class FileHeader(NamedTuple):
     """`id` is the log's, `number` the first offset, the generation, or whatever the kind of file counts."""
 
     kind: bytes

@@ -45,7 +45,7 @@ class Recovered:
     pending: dict[int, list[Batch]] = field(default_factory=dict)
     damaged: bool = False
     """Something of the WAL was lost, or may be: reservations of offsets too."""
-    named: set[str] = field(default_factory=set)
+    named: Set[str] = frozenset()
     """The files that the last two checkpoints name."""
     replaced: list[str] = field(default_factory=list)
     """Those of them that only the checkpoint before the last names."""
@@ -61,14 +61,15 @@ def recover(files: Files, wal: Wal, report: Report, *, first_id: int = 1) -> Rec
             raise UnknownFormat("checkpoint", None, supported=VERSION)
         return Recovered(Checkpoint(next_id=first_id), 0, clean=True)
     checkpoint = found[0]
-    last_two = [each.files() for each in found[:2]]
-    _check_headers(files, {path: header for each in last_two for path, header in each.items()}, report)
+    named = checkpoint.files()
+    replaced = {} if len(found) == 1 else found[1].files(but=checkpoint)
+    _check_headers(files, replaced | named, report)
     damage: list[Damage] = []
     rounds = _rounds(wal.recover(damage.append, after=checkpoint.ticket), damage.append)
     last = rounds[-1].head.ticket if rounds else checkpoint.ticket
     recovered = Recovered(checkpoint, last, clean=checkpoint.clean and not rounds)
-    recovered.named = {path for each in last_two for path in each}
-    recovered.replaced = sorted(recovered.named - last_two[0].keys())
+    recovered.named = (replaced | named).keys()
+    recovered.replaced = [path for path in replaced if path not in named]
     recovered.covered = found[1].ticket if len(found) > 1 else 0
     previous = checkpoint.ticket
     for frame in rounds:
@@ -89,13 +90,9 @@ def recover(files: Files, wal: Wal, report: Report, *, first_id: int = 1) -> Rec
 
 def _check_headers(files: Files, expected: dict[str, FileHeader], report: Report) -> None:
     """Before anything is changed: files of a newer version are refused, damaged headers are named."""
-    for path, header in sorted(expected.items()):
-        try:
-            with files.open(path) as file:
-                found = formats.read_header(file.read(HEADER_BYTES, 0), path, header.kind)
-        except FileNotFoundError:
-            found = None
-        if found != header:
+    heads = files.heads(expected, HEADER_BYTES)
+    for (path, header), head in zip(expected.items(), heads, strict=True):
+        if formats.read_header(head, path, header.kind) != header:
             report(Damage(path, 0, None, "a file is missing, or another's, or its header is damaged"))
 
 

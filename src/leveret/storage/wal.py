@@ -366,12 +366,14 @@ class Wal:
                 continue
             path = f"{DIRECTORY}/{name}"
             self._numbers = max(self._numbers, int(name))
+            last = 0
             with self._files.open(path) as file:
-                content = file.read(file.size(), 0)
-            read = list(_frames_of(content, path, report))
-            last = max((frame.head.ticket for frame in read), default=0)
-            self._full_files.append(_WalFile(path, len(content), last))
-            found.extend(frame for frame in read if frame.head.ticket > after)
+                size = file.size()
+                for position, head in _heads_of(file, size, path, report):
+                    last = max(last, head.ticket)
+                    if head.ticket > after:
+                        found.append(Frame(path, position, head, file.read(head.length, position)))
+            self._full_files.append(_WalFile(path, size, last))
         self.written_bytes = sum(frame.head.length for frame in found)
         found.sort(key=lambda frame: frame.head.ticket)
         return found
@@ -393,21 +395,32 @@ class Wal:
         return len(self._full_files) < FULL_FILES_MAX
 
 
-def _frames_of(content: bytes, path: str, report: Callable[[Damage], None]) -> Iterator[Frame]:
-    generation = _generation_of(content, path, report)
+def _heads_of(
+    file: File, size: int, path: str, report: Callable[[Damage], None]
+) -> Iterator[tuple[int, Head]]:
+    """Where the frames of a file begin, and their heads. What lies between two frames is searched through."""
+    generation = _generation_of(file.read(2 * SECTOR_BYTES, 0), size, path, report)
     position = SECTOR_BYTES
-    while generation is not None and (position := frames.find(content, position, generation)) >= 0:
-        head = frames.read_head(content, position, generation)
-        assert head is not None
-        yield Frame(path, position, head, content[position : position + head.length])
-        position += head.length + -head.length % SECTOR_BYTES
+    while generation is not None:
+        head = frames.read_head(file.read(2 * frames.HEAD_BYTES, position), 0, generation)
+        if head is not None:
+            yield position, head
+            position += head.length + -head.length % SECTOR_BYTES
+            continue
+        gap = frames.find(file.read(max(0, size - position), position), 0, generation)
+        if gap < 0:
+            return
+        position += gap
 
 
-def _generation_of(content: bytes, path: str, report: Callable[[Damage], None]) -> int | None:
-    """The generation of a WAL file, from its header or, when that is damaged, from its first frame."""
+def _generation_of(content: bytes, size: int, path: str, report: Callable[[Damage], None]) -> int | None:
+    """The generation of a WAL file of this size, whose beginning is `content`.
+
+    It is in the header or, when that is damaged, in the first frame.
+    """
     header = formats.read_header(content, path, formats.WAL)
-    if len(content) < (header.id if header else SECTOR_BYTES):
-        report(Damage(path, len(content), None, "a WAL file was cut here; rounds behind it are lost"))
+    if size < (header.id if header else SECTOR_BYTES):
+        report(Damage(path, size, None, "a WAL file was cut here; rounds behind it are lost"))
     if header is not None:
         return header.number
     if not any(content[:SECTOR_BYTES]):
