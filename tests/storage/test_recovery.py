@@ -180,15 +180,34 @@ class TestStates:
         assert list(reopened.cursors(1)["reader"].progress.ready_ranges()) == [(4, 10)]
 
     def test_a_state_of_many_bytes_is_left_to_the_journal(self, store, log, cursor, disk):
-        store.append(log, messages(400))
-        cursor.take(400)
-        cursor.settle([(offset, offset + 1) for offset in range(0, 400, 2)])
+        store.append(log, messages(1000))
+        cursor.take(1000)
+        cursor.settle([(offset, offset + 1) for offset in range(0, 1000, 2)])
         store.checkpoint()
         assert not any(each.state for each in read_checkpoints(disk, pytest.fail)[0].logs.values())
-        cursor.settle([(offset, offset + 1) for offset in range(1, 390, 2)])
+        cursor.settle([(offset, offset + 1) for offset in range(1, 990, 2)])
         store.checkpoint()
         assert sum(bool(each.state) for each in read_checkpoints(disk, pytest.fail)[0].logs.values()) == 1
-        assert killed(disk).cursors(1)["reader"].progress.low == 391
+        assert killed(disk).cursors(1)["reader"].progress.low == 991
+
+    def test_a_state_takes_few_bytes_after_kills(self, disk):
+        options = replace(SMALL, reserve_ahead=1 << 20)
+        store = make_store(disk, options=options)
+        log = store.create_log()
+        store.create_cursor(log, "reader")
+        store.sync()
+        for _ in range(4):
+            disk = disk.restart()
+            store = make_store(disk, options=options)
+            store.append(store.log(log.id), messages(2))
+            store.sync()
+        assert len(list(store.cursors(log.id)["reader"].progress.ready_ranges())) == 4
+        store.checkpoint()
+        assert any(each.state for each in read_checkpoints(disk, pytest.fail)[0].logs.values())
+
+    def test_a_state_over_a_long_span_is_not_even_encoded(self, cursor):
+        cursor.progress.settled.settle(1, 300 << 16)
+        assert not cursor.progress.is_brief
 
     def test_a_state_with_many_returns_is_not_even_encoded(self, store, log, cursor, disk):
         store.append(log, messages(200))

@@ -28,6 +28,7 @@ from leveret.storage.offset_chunk import (
     DENSE_COUNT,
     FULL,
     KIND_BITMAP,
+    KIND_FULL,
     SPARSE_COUNT,
     Chunk,
     decode_chunk,
@@ -44,6 +45,8 @@ _VERSION: Final = 1
 _HEADER: Final = struct.Struct("<BI")
 _ENTRY: Final = struct.Struct("<QBH")
 _ENTRY_BYTES: Final = 100  # of memory: a slot in the dict, one in the list, the key
+_BRIEF_CHUNKS: Final = 256
+_BRIEF_PARTS: Final = 8
 _ALL: Final = (1 << CHUNK_SIZE) - 1
 _FEW: Final = 64  # ranges: up to so many, a look at each of them costs less than a set of them
 
@@ -303,9 +306,11 @@ class OffsetSet:
         return sum(_ENTRY_BYTES + chunk.memory_bytes for chunk in self._chunks.values())
 
     @property
-    def chunk_count(self) -> int:
-        """How many chunks have members: each takes at most 8 KiB when it is encoded."""
-        return len(self._keys)
+    def is_brief(self) -> bool:
+        """Whether `encode` has little to do. What an unclean stop leaves out takes 16 full chunks."""
+        if len(self._keys) > _BRIEF_CHUNKS:
+            return False
+        return sum(chunk is not FULL for chunk in self._chunks.values()) <= _BRIEF_PARTS
 
     def copy(self) -> "OffsetSet":
         twin = OffsetSet()
@@ -344,6 +349,9 @@ class OffsetSet:
             for _ in range(chunks):
                 key, kind, runs = _ENTRY.unpack_from(data, position)
                 position += _ENTRY.size
+                if kind == KIND_FULL and not runs:
+                    self._append_chunk(key, FULL)
+                    continue
                 (payload,) = struct.unpack_from(f"{payload_bytes(kind, runs)}s", data, position)
                 position += len(payload)
                 self._append_chunk(key, decode_chunk(kind, payload))

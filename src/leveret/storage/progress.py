@@ -27,7 +27,6 @@ from leveret.storage.records import Message
 _SECTIONS, _TAIL, _REASON = Struct("<QQQQQQQ"), Struct("<QQQ"), Struct("<QB")
 _SIZE = Struct("<Q")
 _LOOK_BACK = 65_536
-_FEW_CHUNKS = 8
 _FEW = 64  # offsets: up to so many, to find the level of each costs less than sets of them
 
 
@@ -468,11 +467,12 @@ class Progress:
         self._end = stop
         there = OffsetSet(present)
         ready = self._ready[0]
-        low = self.settled.low
-        if self._is_plain and (low >= stop or there.covers(low, stop)):  # 2 µs, and not 25
-            if low < stop:
-                ready.add(low, stop)
-            return []
+        if not (self._due or any(self._taken)):  # most cursors, at half the price
+            low = self.settled.low
+            left = list(self.settled.unsettled(low, stop)) if low < stop else []
+            if all(there.covers(*each) for each in left):
+                ready.add_many(left)
+                return []
         self._due = latest(self._due, self.delayed)
         heapify(self._due)
         for start, end in there.ranges(self.settled.low):
@@ -490,10 +490,9 @@ class Progress:
         return gone
 
     @property
-    def _is_plain(self) -> bool:
-        """Whether nothing above the lowest unsettled offset is settled, in flight or delayed."""
-        taken = (self.settled.settled_above, self.in_flight, self.leased, self.unbegun, self.delayed)
-        return not (self._due or any(taken))
+    def _taken(self) -> tuple[OffsetSet, ...]:
+        """The unsettled offsets that are not ready."""
+        return (self.in_flight, self.leased, self.unbegun, self.delayed)
 
     def prioritise(self, offsets: Iterable[tuple[int, int]]) -> None:
         """Gives ready and delayed offsets their priorities: (offset, priority), after `open`."""
@@ -509,9 +508,9 @@ class Progress:
     @property
     def is_brief(self) -> bool:
         """Whether `encode` has little to do, and gives few bytes in most cases."""
-        sets = (self.settled.settled_above, self.in_flight, self.leased, self.unbegun, self.postponed)
         single = len(self.delayed) + len(self.counts) + len(self.reasons)
-        return single <= _FEW and sum(each.chunk_count for each in sets) <= _FEW_CHUNKS
+        sets = (self.settled.settled_above, self.in_flight, self.leased, self.unbegun, self.postponed)
+        return single <= _FEW and all(each.is_brief for each in sets)
 
     def copy(self) -> Progress:
         """For a snapshot or a checkpoint, which read it on another thread. What is ready is left out."""

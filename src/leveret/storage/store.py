@@ -64,7 +64,7 @@ class Options:
     """Messages kept in memory before `checkpoint_due` says that they should be written."""
     snapshot_bytes: int = 1 << 20
     """Journal entries after which a cursor is written down whole."""
-    state_bytes: int = 1024
+    state_bytes: int = 2048
     """A cursor whose progress takes no more is part of each checkpoint: its journal need not be read."""
     reserve_ahead: int = RESERVE_AHEAD
     reserve_bytes: int = 1 << 20
@@ -528,6 +528,8 @@ class Store:
                     self, parent, journal, progress, snapshots=(snapshot, image.snapshot_before)
                 )
                 cursor.unsnapped_bytes = size
+                if self._options.state_bytes and not image.state and progress.is_brief:
+                    journal.touched = True  # an older version wrote the checkpoint: the next one has a state
 
     def _begin(self, recovered: Recovered) -> None:
         """Numbering goes on, what was in flight comes back, and checkpoints say so.
