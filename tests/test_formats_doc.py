@@ -314,7 +314,7 @@ def test_the_labels_of_logs_beside_a_queue_are_those_of_the_code():
         ("wal.md", "the record has at most 64 KiB", frame_repair.ROW_TRIED_BYTES, 64 << 10),
         ("wal.md", "the record has at most 2 KiB", frame_repair.DATA_TRIED_BYTES, 2 << 10),
         ("checkpoint.md", "more than 2,048 bytes", stores.Options().state_bytes, 2048),
-        ("wal.md", "3 files or more are not free", wal.FULL_FILES_MAX, 3),
+        ("wal.md", "4 files or more are not free", wal.FULL_FILES_MAX, 4),
         ("cursor.md", "half of 65,536 offsets", cursor.MARK_AHEAD, 65_536),
         ("cursor.md", "A chunk stands for 65,536 offsets", offset_chunk.CHUNK_SIZE, 65_536),
         ("cursor.md", "at most 32 runs", offset_chunk.RUNS_MAX, 32),

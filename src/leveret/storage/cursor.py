@@ -247,8 +247,11 @@ class Cursor:
         """What its journal says, by the numbers of the entries; those that are gone are left out."""
         return [Entry.of(record) for record in self.journal.read([(start, stop)])]
 
-    def reopen(self, *, clean: bool, transient: Sequence[Range]) -> None:
-        """After a restart: what was in flight and not leased comes back, what is gone is settled."""
+    def reopen(self, *, clean: bool, intact: bool, transient: Sequence[Range]) -> None:
+        """After a restart: what was in flight and not leased comes back, what is gone is settled.
+
+        Where the store is not `intact`, each segment is asked what it has.
+        """
         progress = self.progress
         if not clean:
             progress.redelivered_below = progress.mark
@@ -256,7 +259,8 @@ class Cursor:
             progress.mark = max(progress.mark, self.log.next + MARK_AHEAD)
             # Until the checkpoints of the opening are written, the mark of the process before holds.
             self._mark_ticket = self._recorder.record(self, Entry(Kind.MARKED, [(0, progress.mark)]))
-        absent = progress.open(self.log.present(), self.log.next)
+        present = self.log.recovered(progress.low) if intact else self.log.present()
+        absent = progress.open(present, self.log.next)
         if absent:
             self._recorder.record(self, Entry(Kind.SETTLED, absent, Outcome.RESTART))
         in_flight = progress.in_flight.copy()

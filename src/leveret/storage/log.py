@@ -102,6 +102,8 @@ class Log:
         """Offsets below this may be issued. Nobody waits until that is durable."""
         self.opened_at = 0
         """Where numbering began in this process: what is transient below ended with the one before."""
+        self._written = image.next
+        """Below this the checkpoint has all that is not settled."""
         self.pending_bytes = 0
         self.appended_bytes = 0
         """What was appended since the store was opened."""
@@ -275,6 +277,17 @@ class Log:
         for segment in held.segments:
             yield from segment.present()
         for batch in held.batches():
+            yield batch.first, batch.stop
+
+    def recovered(self, low: int) -> Iterator[Range]:
+        """The offsets from `low` on that were there when the store was opened, as runs that ascend.
+
+        Those below the checkpoint are not looked up: a message that is gone was settled by all cursors. So
+        this is no answer where something is damaged.
+        """
+        if low < self._written:
+            yield low, self._written
+        for batch in self._held.batches():
             yield batch.first, batch.stop
 
     def gaps(self) -> Iterator[Range]:

@@ -464,7 +464,10 @@ class OffsetSet:
     def _pieces(self, start: int, stop: int) -> Iterator[Range]:
         """The runs of each chunk: a run that goes over a border comes in pieces."""
         for chunk, lo, hi, base in self._parts(start, stop):
-            yield from chunk.runs(lo, hi, base=base)
+            if chunk is FULL:
+                yield base + lo, base + hi
+            else:
+                yield from chunk.runs(lo, hi, base=base)
 
 
 def _word(chunk: Chunk) -> int:

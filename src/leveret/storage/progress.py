@@ -464,35 +464,27 @@ class Progress:
 
     def open(self, present: Iterable[Range], stop: int) -> list[Range]:
         """Makes ready what is present; settles, and returns, what is neither present nor settled."""
-        self._end = stop
-        there = OffsetSet(present)
-        ready = self._ready[0]
-        if not (self._due or any(self._taken)):  # most cursors, at half the price
-            low = self.settled.low
-            left = list(self.settled.unsettled(low, stop)) if low < stop else []
-            if all(there.covers(*each) for each in left):
-                ready.add_many(left)
-                return []
         self._due = latest(self._due, self.delayed)
         heapify(self._due)
-        for start, end in there.ranges(self.settled.low):
-            ready.add_many(list(self.settled.unsettled(start, end)))
+        self._end = stop
+        there = OffsetSet(present)
+        ready, absent = self._ready[0], []
+        low = self.settled.low
+        for start, end in self.settled.unsettled(low, stop) if low < stop else ():
+            at = start
+            for first, after in there.ranges(start, end):
+                ready.add(first, after)
+                if at < first:
+                    absent.append((at, first))
+                at = after
+            if at < end:
+                absent.append((at, end))
         for taken in (self.in_flight, self.delayed):
             ready.remove_many(list(taken.ranges()))
-        absent = OffsetSet()
-        if self.settled.low < stop:
-            absent.add_many(list(self.settled.unsettled(self.settled.low, stop)))
-        absent.remove_many(list(there.ranges()))
-        gone = list(absent.ranges())
         for busy in (self.in_flight, self.leased, self.unbegun, self.delayed):
-            busy.remove_many(gone)
-        self._settle(gone)
-        return gone
-
-    @property
-    def _taken(self) -> tuple[OffsetSet, ...]:
-        """The unsettled offsets that are not ready."""
-        return (self.in_flight, self.leased, self.unbegun, self.delayed)
+            busy.remove_many(absent)
+        self._settle(absent)
+        return absent
 
     def prioritise(self, offsets: Iterable[tuple[int, int]]) -> None:
         """Gives ready and delayed offsets their priorities: (offset, priority), after `open`."""

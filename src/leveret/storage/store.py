@@ -548,7 +548,7 @@ class Store:
             log.opened_at = log.next
             transient = log.transient_ranges()
             for cursor in self._cursors[log.id].values():
-                cursor.reopen(clean=recovered.clean, transient=transient)
+                cursor.reopen(clean=recovered.clean, intact=not self.damage, transient=transient)
 
     def _finish_opening(self) -> None:
         """Write a round, so that the next start knows that this process was there.

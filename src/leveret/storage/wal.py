@@ -38,7 +38,8 @@ from leveret.storage.records import Batch
 
 DIRECTORY = "wal"
 FREE_FILES_MAX = 3
-FULL_FILES_MAX = 3
+_SEARCHED_BYTES = 1 << 20
+FULL_FILES_MAX = 4
 """With so many files that no checkpoint covers a start makes a checkpoint: they all have to be read again."""
 
 
@@ -401,16 +402,15 @@ def _heads_of(
     """Where the frames of a file begin, and their heads. What lies between two frames is searched through."""
     generation = _generation_of(file.read(2 * SECTOR_BYTES, 0), size, path, report)
     position = SECTOR_BYTES
-    while generation is not None:
+    while generation is not None and position < size:
         head = frames.read_head(file.read(2 * frames.HEAD_BYTES, position), 0, generation)
         if head is not None:
             yield position, head
             position += head.length + -head.length % SECTOR_BYTES
             continue
-        gap = frames.find(file.read(max(0, size - position), position), 0, generation)
-        if gap < 0:
-            return
-        position += gap
+        # A head lies within one sector, so that no piece begins or ends in the middle of one.
+        gap = frames.find(file.read(_SEARCHED_BYTES, position), 0, generation)
+        position += gap if gap >= 0 else _SEARCHED_BYTES
 
 
 def _generation_of(content: bytes, size: int, path: str, report: Callable[[Damage], None]) -> int | None:
