@@ -564,6 +564,38 @@ class TestOpening:
         reopened.checkpoint()
         assert not named & set(disk.paths())
 
+    def test_a_round_whose_sync_failed_is_written_again_by_the_next_process(self, store, log, cursor, disk):
+        """After a failed sync the kernel takes for clean what is not on the disk."""
+        store.append(log, messages(2))
+        store.checkpoint()
+        store.append(log, messages(3, first=2))
+        disk.before = FailAt(1, "sync", errno.EIO)
+        with pytest.raises(StorePoisoned):
+            store.sync()
+        disk.before = None
+        disk = disk.restart()
+        store = make_store(disk)
+        assert store.log(1).next > 5
+        store.append(store.log(1), messages(1, first=9))
+        store.sync()
+        for seed in range(20):
+            again = make_store(disk.copy().crash(Random(seed)))
+            assert again.damage == []
+            assert len(again.log(1).read([(0, again.log(1).next)])) == 6
+
+    def test_a_cursor_that_was_created_behind_a_gap_does_not_see_the_gap_after_a_kill(self, store, log, disk):
+        store.append(log, messages(1))
+        store.sync()
+        disk = disk.restart()
+        store = make_store(disk)
+        log = store.log(1)
+        store.append(log, messages(1, first=1))
+        store.checkpoint()
+        store.create_cursor(log, "late")
+        store.sync()
+        ready = list(killed(disk).cursors(1)["late"].progress.ready_ranges())
+        assert sum(stop - start for start, stop in ready) == 2
+
     def test_a_log_that_was_deleted_before_a_kill_leaves_no_files(self, store, log, disk):
         store.append(log, messages(3))
         store.checkpoint()

@@ -250,7 +250,8 @@ class Cursor:
     def reopen(self, *, clean: bool, intact: bool, transient: Sequence[Range]) -> None:
         """After a restart: what was in flight and not leased comes back, what is gone is settled.
 
-        Where the store is not `intact`, each segment is asked what it has.
+        `intact` is for a cursor of which a checkpoint has the state, in a store without damage. For others
+        each segment is asked what it has: a journal does not tell what was gone before the cursor was made.
         """
         progress = self.progress
         if not clean:

@@ -282,8 +282,8 @@ class Log:
     def recovered(self, low: int) -> Iterator[Range]:
         """The offsets from `low` on that were there when the store was opened, as runs that ascend.
 
-        Those below the checkpoint are not looked up: a message that is gone was settled by all cursors. So
-        this is no answer where something is damaged.
+        Those below the checkpoint are not looked up: in the states of cursors that it has, what is gone is
+        settled. So this is no answer for other cursors, nor where something is damaged.
         """
         if low < self._written:
             yield low, self._written

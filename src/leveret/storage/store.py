@@ -506,7 +506,7 @@ class Store:
         if recovered.damaged:
             self._wal.begin(recovered.ticket + LOST_AHEAD)
             return False
-        few = self._wal.begin(recovered.ticket, covered=recovered.covered)
+        few = self._wal.begin(recovered.ticket, covered=recovered.covered, rewrite=True)
         return few and recovered.checkpoint.number > 0 and not self.damage
 
     def _load(self, recovered: Recovered) -> None:
@@ -548,7 +548,9 @@ class Store:
             log.opened_at = log.next
             transient = log.transient_ranges()
             for cursor in self._cursors[log.id].values():
-                cursor.reopen(clean=recovered.clean, intact=not self.damage, transient=transient)
+                state = recovered.checkpoint.logs[cursor.journal.id].state
+                intact = bool(state) and not self.damage
+                cursor.reopen(clean=recovered.clean, intact=intact, transient=transient)
 
     def _finish_opening(self) -> None:
         """Write a round, so that the next start knows that this process was there.
