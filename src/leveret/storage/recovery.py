@@ -45,10 +45,8 @@ class Recovered:
     pending: dict[int, list[Batch]] = field(default_factory=dict)
     damaged: bool = False
     """Something of the WAL was lost, or may be: reservations of offsets too."""
-    named: Set[str] = frozenset()
-    """The files that the last two checkpoints name."""
     replaced: list[str] = field(default_factory=list)
-    """Those of them that only the checkpoint before the last names."""
+    """The files that only the checkpoint before the last names."""
     covered: int = 0
     """The ticket of the checkpoint before the last; 0 without one. Both cover the rounds up to it."""
 
@@ -68,7 +66,6 @@ def recover(files: Files, wal: Wal, report: Report, *, first_id: int = 1) -> Rec
     rounds = _rounds(wal.recover(damage.append, after=checkpoint.ticket), damage.append)
     last = rounds[-1].head.ticket if rounds else checkpoint.ticket
     recovered = Recovered(checkpoint, last, clean=checkpoint.clean and not rounds)
-    recovered.named = (replaced | named).keys()
     recovered.replaced = [path for path in replaced if path not in named]
     recovered.covered = found[1].ticket if len(found) > 1 else 0
     previous = checkpoint.ticket

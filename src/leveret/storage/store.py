@@ -118,15 +118,13 @@ class Store:
                 replaced=recovered.replaced,
             )
             self._goes_on = self._begin_wal(recovered)
-            """Whether nothing is damaged, so that the WAL goes on behind what another process wrote."""
+            """Whether the WAL goes on, because the store was closed and nothing is damaged."""
             self.is_new = not recovered.checkpoint.number
             """Whether the directory held nothing."""
             self._load(recovered)
             self._begin(recovered)
             self._recount()
             remove_drafts(files)
-            if self._goes_on and not recovered.clean:
-                remove_strays(files, recovered.named, recovered.checkpoint.logs.values())
             self._goes_on = self._goes_on and not self.damage
             with suppress(StorageFull):  # all of it is in memory, and nothing is written before this works
                 self._finish_opening()
@@ -500,14 +498,15 @@ class Store:
     def _begin_wal(self, recovered: Recovered) -> bool:
         """Begin to collect; return whether rounds may follow those of another process.
 
-        They may not after damage: then tickets go on above all under which a round may have been tried and
-        given up, and checkpoints take the place of the rounds.
+        They may after a clean stop: then there are none. What a killed process left may never become durable:
+        after a failed sync the kernel takes for clean what is not on the disk. After damage tickets go on
+        above all under which a round may have been tried and given up.
         """
         if recovered.damaged:
             self._wal.begin(recovered.ticket + LOST_AHEAD)
             return False
-        few = self._wal.begin(recovered.ticket, covered=recovered.covered, rewrite=True)
-        return few and recovered.checkpoint.number > 0 and not self.damage
+        few = self._wal.begin(recovered.ticket, covered=recovered.covered)
+        return few and recovered.clean and recovered.checkpoint.number > 0 and not self.damage
 
     def _load(self, recovered: Recovered) -> None:
         """Logs and cursors as they were at the last durable ticket."""
@@ -555,8 +554,8 @@ class Store:
     def _finish_opening(self) -> None:
         """Write a round, so that the next start knows that this process was there.
 
-        Where something is damaged, or the WAL is long, two checkpoints replace what another process left. On
-        a full disk that may have to wait until what is in memory has become less.
+        After a kill, after damage, or where the WAL is long, two checkpoints replace what another process
+        left. On a full disk that may have to wait until what is in memory has become less.
         """
         if not self.is_opening:
             return

@@ -81,8 +81,6 @@ class Wal:
         self._full_files: list[_WalFile] = []
         self._free_files: list[_WalFile] = []
         self._synced_us = 0
-        self._found: list[Frame] = []
-        """What was recovered, until collecting begins."""
         self.lock = threading.RLock()
         self.synced = 0
         """Everything collected under this ticket or a lower one is durable."""
@@ -379,10 +377,9 @@ class Wal:
             self._full_files.append(_WalFile(path, size, last))
         self.written_bytes = sum(frame.head.length for frame in found)
         found.sort(key=lambda frame: frame.head.ticket)
-        self._found = found
         return found
 
-    def begin(self, after: int, *, covered: int = 0, rewrite: bool = False) -> bool:
+    def begin(self, after: int, *, covered: int = 0) -> bool:
         """Start collecting: tickets go on above `after`. Files whose rounds are all `covered` are free.
 
         Return whether few files are in use, so that rounds may go on without a checkpoint.
@@ -390,15 +387,7 @@ class Wal:
         The files that were found will be used again, and the process that made them may have been killed
         before their names, or what it wrote last, were durable. What recovery has seen must stay: an older
         version of a sector would bring back a round that was tried and given up.
-
-        With `rewrite` the rounds that were found are written once more, in their places. The process before
-        may have stopped because a sync had failed: then the kernel takes for clean what is not on the disk,
-        and another sync alone would not write it.
         """
-        found, self._found = self._found, []
-        for frame in found if rewrite else ():
-            with self._files.open(frame.path) as file:
-                file.write(frame.content, frame.position)
         if self._full_files:
             sync_all(self._files, ["", DIRECTORY, *(each.path for each in self._full_files)])
         self.synced = after
