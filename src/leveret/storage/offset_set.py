@@ -28,7 +28,6 @@ from leveret.storage.offset_chunk import (
     DENSE_COUNT,
     FULL,
     KIND_BITMAP,
-    KIND_FULL,
     SPARSE_COUNT,
     Chunk,
     decode_chunk,
@@ -349,9 +348,6 @@ class OffsetSet:
             for _ in range(chunks):
                 key, kind, runs = _ENTRY.unpack_from(data, position)
                 position += _ENTRY.size
-                if kind == KIND_FULL and not runs:
-                    self._append_chunk(key, FULL)
-                    continue
                 (payload,) = struct.unpack_from(f"{payload_bytes(kind, runs)}s", data, position)
                 position += len(payload)
                 self._append_chunk(key, decode_chunk(kind, payload))
